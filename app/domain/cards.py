@@ -1,0 +1,82 @@
+"""Terms with cards: a plain elementwise function, and beside it the text that explains its figure.
+
+``@term`` registers the card and returns the function untouched, so the planner sums plain numbers over thousands of
+candidates while the page renders the card of the winner with its numbers put in. Both come from the same function.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from app.domain.sources import source as find_source
+from app.domain.units import Exactness, format_number
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """What explains a term.
+
+    Attributes:
+        key: module and name of the function, unique.
+        title: name of the term, as shown.
+        equation: formula in the function's own argument names.
+        source: key of the source it is taken from.
+        exactness: exact, derived or fitted.
+        changes_it: which settings move the figure.
+    """
+
+    key: str
+    title: str
+    equation: str
+    source: str
+    exactness: Exactness
+    changes_it: str
+    doc: str
+
+    def with_numbers(self, arguments: dict[str, Any]) -> str:
+        """The equation with every argument name replaced by its value."""
+
+        def put(match: re.Match[str]) -> str:
+            return _show(arguments[match[0]]) if match[0] in arguments else match[0]
+
+        return re.sub(r"[A-Za-z_][A-Za-z0-9_]*", put, self.equation)
+
+
+CARDS: dict[str, Card] = {}
+
+
+def term(*, title: str, equation: str, source: str, exactness: str, changes_it: str = "") -> Callable[[F], F]:
+    """Register a card for a formula function and return the function unchanged.
+
+    Args:
+        title: name of the term in the ledger.
+        equation: formula written with the function's argument names.
+        source: key in ``sources.SOURCES``.
+        exactness: ``exact``, ``derived`` or ``fitted``.
+        changes_it: what a user can change to move this figure.
+    """
+    find_source(source)
+
+    def register(function: F) -> F:
+        key = f"{function.__module__.removeprefix('app.domain.')}.{function.__name__}"
+        CARDS[key] = Card(key, title, equation, source, Exactness(exactness), changes_it, (function.__doc__ or "").strip())
+        return function
+
+    return register
+
+
+def card_of(function: Callable[..., Any]) -> Card:
+    """The card of a registered term function."""
+    return CARDS[f"{function.__module__.removeprefix('app.domain.')}.{function.__name__}"]
+
+
+def _show(value: Any) -> str:
+    number = float(value)
+    if number.is_integer():
+        return f"{int(number):,}"
+    return format_number(number)

@@ -1,0 +1,35 @@
+"""What every emitter is given: the settings chosen and the model they are for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.domain.model.architecture import Architecture
+from app.domain.plan import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EmitJob:
+    """Input of an emitter.
+
+    Attributes:
+        settings: the recommended candidate's settings.
+        model: the architecture (names of classes, shapes).
+        hf_id: repository to load the model from by default; None when the user gave only shapes or a config.
+        hf_config: the model's config.json, if one is known; the script then builds from it without a network.
+        adapter: the request's adapter block (kind, rank, targets, ...), or None.
+        engine_version: version that computed the figures.
+        figures: what the plan was made for, in words, for the header: model, GPUs, peak memory, tokens/s.
+        nvme_path: folder for NVMe offload.
+    """
+
+    settings: Settings
+    model: Architecture
+    hf_id: str | None
+    hf_config: Mapping[str, Any] | None
+    adapter: Mapping[str, Any] | None
+    engine_version: str
+    figures: Mapping[str, str]
+    nvme_path: str = "/local_nvme"
