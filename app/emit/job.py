@@ -23,6 +23,8 @@ class EmitJob:
         engine_version: version that computed the figures.
         figures: what the plan was made for, in words, for the header: model, GPUs, peak memory, tokens/s.
         nvme_path: folder for NVMe offload.
+        planned_allocated_bytes, planned_reserved_bytes: predicted peak of the busiest GPU, for the script to print beside
+            the measured one; None if unknown.
     """
 
     settings: Settings
@@ -33,3 +35,5 @@ class EmitJob:
     engine_version: str
     figures: Mapping[str, str]
     nvme_path: str = "/local_nvme"
+    planned_allocated_bytes: int | None = None
+    planned_reserved_bytes: int | None = None

@@ -1,0 +1,69 @@
+# Each environment is made once and again when pyproject.toml changes; a second `make` of anything starts at once.
+PYTHON ?= python3
+HOST ?= 127.0.0.1
+PORT ?= 8000
+VENV := .venv
+VERIFY := .venv-verify
+BIN := $(VENV)/bin
+PIP := -m pip install --quiet --disable-pip-version-check --no-input
+PLAIN := --override-ini "addopts=--strict-markers -q"
+
+.PHONY: run test lint format types verify browser bench fit clean
+
+run: $(VENV)/.run
+	$(BIN)/python -m uvicorn --factory app.main:create_app --host $(HOST) --port $(PORT) --no-access-log
+
+test: $(VENV)/.dev
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+# The emitted files on the real libraries, on CPU ranks: DeepSpeed builds its CPU kernels once, into .cache.
+verify: $(VERIFY)/.verify
+	DS_ACCELERATOR=cpu OMP_NUM_THREADS=1 HF_HUB_OFFLINE=1 TORCH_EXTENSIONS_DIR="$(CURDIR)/.cache/torch_extensions" \
+	PATH="$(CURDIR)/$(VERIFY)/bin:$$PATH" \
+	$(VERIFY)/bin/python -m pytest tests/verify $(PLAIN) -m verify $(ARGS)
+
+browser: $(VENV)/.browser
+	$(BIN)/python -m pytest tests/browser $(PLAIN) -m browser $(ARGS)
+
+bench: $(VENV)/.dev
+	$(BIN)/python -m bench $(ARGS)
+
+fit: $(VENV)/.dev
+	$(BIN)/python -m bench.fit $(ARGS)
+
+clean:
+	rm -rf $(VENV) $(VERIFY) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist
+
+$(VENV)/bin/python $(VERIFY)/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Shardplan needs Python 3.11 or newer: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	$(PYTHON) -m venv $(@D)/..
+
+$(VENV)/.run: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python $(PIP) --editable .
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python $(PIP) --editable '.[dev]'
+	@touch $@ $(VENV)/.run
+
+$(VENV)/.browser: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python $(PIP) --editable '.[dev,browser]'
+	@touch $@ $(VENV)/.dev $(VENV)/.run
+
+# torch first and alone: the extra pins it too, but then nothing that needs torch can bring another build of it.
+$(VERIFY)/.verify: pyproject.toml | $(VERIFY)/bin/python
+	$(VERIFY)/bin/python $(PIP) torch==2.13.0
+	$(VERIFY)/bin/python $(PIP) --editable '.[dev,verify]'
+	@touch $@

@@ -1,0 +1,79 @@
+"""A ledger: lines made by term functions over columns, summed for every candidate, explained for one.
+
+The same lines give both: the sums the search compares and, for a chosen candidate, each line's formula with its numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.domain.cards import Card, card_of
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One term over all candidates.
+
+    Attributes:
+        card: what explains it.
+        category: colour on the page.
+        lifetime: always, forward, backward or step, in words for the reader.
+        arguments: what the term function was called with.
+        value: what it returned, an entry a candidate.
+        alive: share of the value that exists at each moment; moments not named have none of it.
+    """
+
+    card: Card
+    category: str
+    lifetime: str
+    arguments: Mapping[str, Any]
+    value: Array
+    alive: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Ledger:
+    """Lines in the order they were added, for ``size`` candidates."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.lines: list[Line] = []
+
+    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
+        """Evaluate a term for all candidates and keep it as a line; returns its values."""
+        value = np.broadcast_to(np.asarray(function(**arguments), dtype=np.float64), (self.size,))
+        self.lines.append(Line(card=card_of(function), category=category, lifetime=lifetime, arguments=arguments, value=value, alive=alive))
+        return value
+
+    def total(self) -> Array:
+        """Sum of all lines, an entry a candidate."""
+        out = np.zeros(self.size)
+        for line in self.lines:
+            out += line.value
+        return out
+
+    def at(self, moment: str) -> Array:
+        """Sum of what is alive at one moment, an entry a candidate."""
+        out = np.zeros(self.size)
+        for line in self.lines:
+            share = line.alive.get(moment)
+            if share is not None:
+                out += line.value * share
+        return out
+
+
+def entry(value: Any, index: int) -> float:
+    """One candidate's number out of a column or a scalar."""
+    array = np.asarray(value)
+    return float(array if array.ndim == 0 else array[index])
+
+
+def formula_of(line: Line, index: int) -> str:
+    """The line's equation with one candidate's numbers put in."""
+    return line.card.with_numbers({k: entry(v, index) for k, v in line.arguments.items()})

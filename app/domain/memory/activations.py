@@ -1,0 +1,141 @@
+"""Activation memory: what forward keeps for backward, and what the backward of one block needs on top."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from app.domain.cards import term
+from app.domain.ledger import Ledger
+from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_SECOND, FORWARD, LOSS
+from app.domain.share import Share
+from app.domain.memory.saved import Compute, Saved, saved_per_token
+from app.domain.model.architecture import Block, Stack
+from app.domain.setup import Array, Columns, TrainingSetup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockBytes:
+    """Columns of bytes per token: all blocks as kept, one whole block, its working set, and one block as kept."""
+
+    kept_all: Array
+    whole: Array
+    working: Array
+    kept_one: Array
+    norm_work: Array
+
+
+@term(title="saved activations", equation="tokens × bytes_per_token × in_flight / tensor_ranks", source="hf-activations", exactness="derived",
+      changes_it="activation checkpointing, micro-batch, sequence length")  # fmt: skip
+def saved_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Array, tensor_ranks: Array) -> Array:
+    """Tensors forward keeps for backward, over all blocks of this GPU.
+
+    Equation: T · Σ blocks c(block, checkpointing) / tp
+
+    Args:
+        tokens: tokens of one micro-batch on this rank.
+        bytes_per_token: bytes kept for one token over all blocks under the checkpointing policy.
+        in_flight: micro-batches a pipeline stage holds at once.
+        tensor_ranks: tensor-parallel ranks, which split every activation (sequence-parallel norms included).
+
+    Returns:
+        Bytes per GPU.
+
+    Source: Korthikanti et al., section 4, with coefficients recounted for today's kernels.
+    """
+    return tokens * bytes_per_token * in_flight / tensor_ranks
+
+
+@term(title="working set of one block", equation="tokens × bytes_per_token / tensor_ranks + weight_gradient", source="hf-activations",
+      exactness="derived", changes_it="micro-batch, sequence length")  # fmt: skip
+def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array, weight_gradient: Array) -> Array:
+    """The block in backward: its own activations (recomputed under checkpointing) and the gradients inside it. Bytes per GPU."""
+    return tokens * bytes_per_token / tensor_ranks + weight_gradient
+
+
+@term(title="activations outside the blocks", equation="tokens × bytes_per_token / tensor_ranks", source="hf-activations", exactness="derived")
+def outside_activation_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array) -> Array:
+    """Final norm and embedding output. Bytes per GPU."""
+    return tokens * bytes_per_token / tensor_ranks
+
+
+def compute_of(setup: TrainingSetup, *, width: float, autocast: bool) -> Compute:
+    """How blocks are computed under this recipe."""
+    recipe = setup.recipe
+    return Compute(
+        bytes=width, autocast=autocast, kernel=recipe.attention, seq_len=recipe.seq_len, adapter=recipe.adapter, tiled_mlp=recipe.tiled_mlp,
+    )  # fmt: skip
+
+
+def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
+    """Bytes per token by candidate: stacks are summed, autocast and plain compute counted apart and chosen by column."""
+    width = float(columns.compute_bytes[0])
+    variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
+    picked = [np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True)]
+    none, selective, full, whole, working, one_none, one_selective, one_full, norm_work = picked
+    policy = columns.checkpointing
+    return BlockBytes(
+        kept_all=np.choose(policy, [none, selective, full]),
+        whole=whole, working=working, kept_one=np.choose(policy, [one_none, one_selective, one_full]), norm_work=norm_work,
+    )  # fmt: skip
+
+
+def _all_blocks(setup: TrainingSetup, compute: Compute) -> tuple[float, ...]:
+    none = selective = full = 0.0
+    for stack in setup.model.stacks:
+        saved, share = saved_per_token(stack.block, compute), _token_share(stack, setup.recipe.seq_len)
+        none += saved.none * stack.count * share
+        selective += saved.selective * stack.count * share
+        full += saved.full * stack.count * share
+    main = saved_per_token(_widest(setup, compute), compute)
+    return (none, selective, full, main.none, main.working, main.none, main.selective, main.full, _norm_work(setup, compute))
+
+
+def _widest(setup: TrainingSetup, compute: Compute) -> Block:
+    return max((s.block for s in setup.model.stacks if s.part == "main"), key=lambda b: saved_per_token(b, compute).none)
+
+
+def _token_share(stack: Stack, seq_len: int) -> float:
+    """Tokens this stack works on for one token of the main sequence."""
+    return 1.0 if stack.tokens is None else stack.tokens / seq_len
+
+
+def _norm_work(setup: TrainingSetup, compute: Compute) -> float:
+    """Temporaries of a normalisation's backward, bytes per token: 26h unfused RMS, 12h layer norm."""
+    block = setup.model.main_block
+    return float((26 if block.norm == "rms" else 12) * block.hidden_size)
+
+
+def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Add the activation lines. Under offload the kept tensors are on the host but for two blocks in transit."""
+    c, per = columns, block_bytes(setup, columns)
+    layers = np.maximum(1, share.layers)
+    kept = per.kept_all / c.pp
+    on_gpu = np.where(c.act_offload > 0, np.minimum(1.0, 2.0 / layers), 1.0)
+    # The last pipeline stage meets the loss with one micro-batch in flight, the first stage holds them all.
+    flight_at_loss = np.where(c.pp > 1, 1.0 / share.in_flight, 1.0)
+    below = np.maximum(0, layers - 1) / layers
+    second = np.maximum(0, layers - 2) / layers
+    alive = {FORWARD: flight_at_loss, LOSS: flight_at_loss, BACKWARD: below, BACKWARD_SECOND: second, BACKWARD_FIRST: 1 - 1 / share.in_flight}
+    ledger.add(saved_activation_bytes, "activations", "forward", alive,
+               tokens=share.tokens, bytes_per_token=kept * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp)  # fmt: skip
+    block_grads = share.block * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
+    inside = per.whole + per.working
+    # Either the widest operation of the block is running, or its norm is, when the rest of the block is freed but its gradients are whole.
+    by_operation = share.tokens * inside / c.tp + block_grads * _down_share(setup)
+    by_norm = share.tokens * per.norm_work / c.tp + block_grads
+    norm_wins = by_norm > by_operation
+    ledger.add(block_working_bytes, "activations", "backward", dict.fromkeys((BACKWARD, BACKWARD_SECOND, BACKWARD_FIRST), 1.0),
+               tokens=share.tokens, bytes_per_token=np.where(norm_wins, per.norm_work, inside), tensor_ranks=c.tp,
+               weight_gradient=np.where(norm_wins, block_grads, block_grads * _down_share(setup)))  # fmt: skip
+    h = setup.model.hidden_size
+    extra = np.where(c.autocast > 0, 10.0 * h, (12.0 if c.compute_bytes[0] == 4 else 8.0) * h)
+    ledger.add(outside_activation_bytes, "activations", "forward", {FORWARD: 1.0, LOSS: 1.0}, tokens=share.tokens, bytes_per_token=extra, tensor_ranks=c.tp)
+
+
+def _down_share(setup: TrainingSetup) -> float:
+    """Share of a block's weights that is its down projection, whose gradient is the first of the block to exist."""
+    block = setup.model.main_block
+    total = sum(w.numel for w in block.weights)
+    return block.mlp.ffn_hidden_size * block.hidden_size / total if block.mlp and total else 0.0

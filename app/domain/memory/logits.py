@@ -1,0 +1,61 @@
+"""Logits and loss: the forgotten term of large vocabularies."""
+
+from __future__ import annotations
+
+from app.domain.cards import term
+from app.domain.ledger import Ledger
+from app.domain.memory.moments import FORWARD, LOSS
+from app.domain.share import Share
+from app.domain.setup import Array, Columns, TrainingSetup
+
+# Backward of the usual loss holds three fp32 copies of the logits: log-softmax, its gradient and the softmax gradient.
+# At the end of forward there are the 16-bit logits, their fp32 cast and the log-softmax.
+_LOSS_BYTES, _FORWARD_BYTES = 12.0, 10.0
+
+
+@term(title="logits and loss", equation="tokens × vocab × bytes_per_logit / tensor_ranks", source="hf-loss", exactness="derived",
+      changes_it="a fused or chunked loss never holds them; micro-batch; sequence parallelism")  # fmt: skip
+def logits_bytes(tokens: Array, vocab: int, bytes_per_logit: float, tensor_ranks: Array) -> Array:
+    """Copies of the logits that live together during the backward of the cross-entropy.
+
+    Equation: 12 · T · V (three fp32 copies), whatever the compute dtype.
+
+    Args:
+        tokens: tokens of one micro-batch on this rank.
+        vocab: vocabulary size.
+        bytes_per_logit: bytes of all copies alive together.
+        tensor_ranks: ranks that split the vocabulary.
+
+    Returns:
+        Bytes per GPU.
+
+    Source: transformers ForCausalLMLoss; counted on fake tensors.
+
+    Example: 8,192 tokens of Llama-3's vocabulary hold 12.6e9 bytes.
+        >>> logits_bytes(8192, 128256, 12, 1)
+        12608077824.0
+    """
+    return tokens * vocab * bytes_per_logit / tensor_ranks
+
+
+@term(title="fused loss", equation="4 × vocab × hidden / tensor_ranks × head_trained + 12 × tokens × hidden / tensor_ranks", source="liger", exactness="derived",
+      changes_it="vocabulary; whether the head is trained")  # fmt: skip
+def fused_loss_bytes(tokens: Array, vocab: int, hidden: int, tensor_ranks: Array, head_trained: float) -> Array:
+    """A loss computed in chunks of about tokens · hidden / vocab rows: the head's gradient and one chunk, never the full logits.
+
+    Equation: 4·V·h (head gradient and its temporary) + 2·T·h + about 10·T·h for one chunk. Bytes per GPU.
+    """
+    return 4 * vocab * hidden / tensor_ranks * head_trained + 12 * tokens * hidden / tensor_ranks
+
+
+def add_logits(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Add the loss line; models without a vocabulary have none."""
+    model = setup.model
+    if not model.vocab_size:
+        return
+    if setup.recipe.fused_loss:
+        ledger.add(fused_loss_bytes, "logits", "backward", {LOSS: 1.0}, tokens=share.tokens, vocab=model.vocab_size, hidden=model.hidden_size,
+                   tensor_ranks=columns.tp, head_trained=0.0 if setup.recipe.adapter else 1.0)  # fmt: skip
+        return
+    ledger.add(logits_bytes, "logits", "backward", {LOSS: 1.0, FORWARD: _FORWARD_BYTES / _LOSS_BYTES}, tokens=share.tokens,
+               vocab=model.vocab_size, bytes_per_logit=_LOSS_BYTES, tensor_ranks=columns.tp)  # fmt: skip

@@ -1,0 +1,28 @@
+"""What the torch allocator and the driver add to live tensors: reserved and device totals."""
+
+from __future__ import annotations
+
+from app.domain.cards import term
+from app.domain.setup import Array
+
+
+@term(title="allocator rounding and fragmentation", equation="allocated × frac", source="public-rows", exactness="fitted",
+      changes_it="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")  # fmt: skip
+def reserved_extra_bytes(allocated: Array, frac: Array) -> Array:
+    """Memory torch reserves above what tensors occupy: separate pools for each stream, rounding, holes.
+
+    Equation: reserved − allocated = frac · allocated, with frac fitted where parameters are gathered and where not. Bytes per GPU.
+    """
+    return allocated * frac
+
+
+@term(title="CUDA context and kernels", equation="context", source="ml-engineering", exactness="fitted")
+def context_bytes(context: float) -> float:
+    """Memory of the process on the device before any tensor. Bytes per GPU."""
+    return context
+
+
+@term(title="NCCL buffers", equation="buffers × several_ranks", source="ml-engineering", exactness="fitted", changes_it="NCCL_BUFFSIZE; fewer communicators")
+def nccl_bytes(buffers: float, several_ranks: Array) -> Array:
+    """Communicator buffers, there as soon as one collective has run. Bytes per GPU."""
+    return buffers * several_ranks

@@ -1,0 +1,85 @@
+"""The peak: every moment summed for every candidate, the largest one named, and the three totals made from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import erf, sqrt
+
+import numpy as np
+
+from app.domain.ledger import Ledger
+from app.domain.memory.activations import add_activations
+from app.domain.memory.buffers import add_buffers
+from app.domain.memory.host import add_host, host_peak
+from app.domain.memory.logits import add_logits
+from app.domain.memory.moments import ALWAYS, MOMENTS
+from app.domain.memory.nvme import add_nvme
+from app.domain.memory.overhead import context_bytes, nccl_bytes, reserved_extra_bytes
+from app.domain.share import Share, share_of
+from app.domain.memory.states import add_states
+from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory of every candidate.
+
+    Attributes:
+        gpu, overhead, host, nvme: ledgers with their lines.
+        by_moment: allocated bytes per GPU, one row a moment in the order of ``MOMENTS``.
+        moment: index of the peak moment.
+        allocated, reserved, device: the three totals per GPU at the peak.
+        host_bytes, nvme_bytes: per node.
+    """
+
+    gpu: Ledger
+    overhead: Ledger
+    host: Ledger
+    nvme: Ledger
+    by_moment: Array
+    moment: Array
+    allocated: Array
+    reserved: Array
+    device: Array
+    host_bytes: Array
+    nvme_bytes: Array
+    share: Share
+
+
+def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> Memory:
+    """Evaluate every memory term for every candidate once."""
+    share, size = share_of(setup, numbers, columns), len(columns)
+    gpu = Ledger(size)
+    add_states(gpu, setup, numbers, columns, share)
+    add_activations(gpu, setup, columns, share)
+    add_logits(gpu, setup, columns, share)
+    add_buffers(gpu, setup, numbers, columns, share)
+    by_moment = np.stack([gpu.at(moment) for moment in MOMENTS])
+    moment = by_moment.argmax(axis=0)
+    allocated = by_moment[moment, np.arange(size)]
+    overhead, rates = Ledger(size), setup.rates
+    gathered = (columns.param_ranks > 1) | (columns.deepspeed > 0) & (columns.zero_ranks > 1)
+    frac = np.where(gathered, rates.reserved_frac_sharded, rates.reserved_frac_whole)
+    extra = overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated, frac=frac)
+    context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
+    nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
+    host, nvme = Ledger(size), Ledger(size)
+    add_host(host, setup, numbers, columns, share)
+    add_nvme(nvme, setup, columns, share)
+    return Memory(
+        gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
+        reserved=allocated + extra, device=allocated + extra + context + nccl, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+    )  # fmt: skip
+
+
+def fit_probability(device_bytes: float, capacity_bytes: float, interval_frac: float) -> float:
+    """Probability that a run predicted to need ``device_bytes`` stays within the capacity.
+
+    Equation: Φ((capacity − device) / σ) with σ = interval · device / 1.645, the error being taken as normal.
+
+    Example:
+        >>> round(fit_probability(80.0, 80.0, 0.1), 2), fit_probability(40.0, 80.0, 0.1) > 0.999
+        (0.5, True)
+    """
+    sigma = max(1.0, interval_frac * device_bytes / 1.645)
+    return 0.5 * (1 + erf((capacity_bytes - device_bytes) / (sigma * sqrt(2))))

@@ -1,0 +1,193 @@
+"""Bytes of saved activations per token and block, by what the block is made of and how it is computed.
+
+Coefficients were counted on saved tensors of transformers blocks, operation by operation (tests/papers/test_activations.py).
+Symbols: h hidden_size, q query width, kv key/value width, f ffn_hidden_size, a num_heads, s sequence length.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.model.architecture import Attention, Block, Mlp, Moe
+from app.domain.recipe.adapter import Adapter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compute:
+    """How blocks are computed.
+
+    Attributes:
+        bytes: width of the compute dtype.
+        autocast: operations cast one by one over fp32 weights and a fp32 residual stream.
+        kernel: flash, sdpa or eager.
+        seq_len: tokens a query can see.
+        adapter: low-rank adapter, if any; its frozen base keeps less for backward.
+        tiled_mlp: the feed-forward is recomputed in tiles.
+    """
+
+    bytes: float
+    autocast: bool
+    kernel: str
+    seq_len: int
+    adapter: Adapter | None
+    tiled_mlp: bool
+
+    @property
+    def wide(self) -> bool:
+        """Computing in 4-byte floats."""
+        return self.bytes == 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """Bytes per token of one block: everything kept, what each checkpointing policy keeps, and the backward working set."""
+
+    none: float
+    selective: float
+    full: float
+    working: float
+
+
+def saved_per_token(block: Block, compute: Compute) -> Saved:
+    """Saved activations of one block in bytes per token.
+
+    Equation: norms + attention + feed-forward (+ adapter), e.g. 16h + 4q + 4kv + 8f + 4a for Llama in bf16 with flash.
+
+    Source: counted under transformers 5.24; Korthikanti et al. for the classic 34h + 5as of GPT with eager attention.
+
+    Example: Llama-2-7B: 16·4096 + 8·4096 + 8·11008 + 4·32 bytes.
+        >>> from app.domain.model.architecture import Attention, Block, Mlp
+        >>> llama = Block(hidden_size=4096, weights=(), mlp=Mlp(ffn_hidden_size=11008, gated=True),
+        ...     attention=Attention(num_heads=32, num_kv_heads=32, head_dim=128, v_head_dim=128))
+        >>> saved_per_token(llama, Compute(bytes=2, autocast=False, kernel="flash", seq_len=4096, adapter=None, tiled_mlp=False)).none
+        186496.0
+    """
+    attention = attention_saved(block.attention, compute) if block.attention else 0.0
+    cross = attention_saved(block.cross_attention, compute) if block.cross_attention else 0.0
+    mixer = ssm_saved(block, compute)
+    mlp = 0.0 if compute.tiled_mlp else mlp_saved(block, compute)
+    everything = norms_saved(block, compute) + attention + cross + mixer + mlp + adapter_saved(block, compute)
+    boundary = (4 if compute.autocast or compute.wide else 2) * block.hidden_size
+    return Saved(
+        none=everything, selective=min(everything, _selective(block, compute)), full=float(boundary),
+        working=_working(block, compute),
+    )  # fmt: skip
+
+
+def norms_saved(block: Block, compute: Compute) -> float:
+    """Normalisations and residuals. RMS keeps a fp32 copy, the normalised and the scaled output; layer norm input and output."""
+    h, norms = block.hidden_size, block.num_norms
+    frozen = compute.adapter is not None
+    if block.norm == "rms":
+        each = 12 if compute.wide else 6 if frozen else 8
+        casts = 10 if compute.autocast else 0
+        return float(h * (each * norms + casts))
+    each = 8 if compute.wide else 4
+    casts = (2 if block.parallel_residual else 8) if compute.autocast else 0
+    masks = 2 if block.dropout else 0
+    return float(h * (each * norms + casts + masks))
+
+
+def attention_saved(attention: Attention, compute: Compute) -> float:
+    """Attention: queries, keys, values and output; the scores only where the kernel stores them."""
+    q = attention.num_heads * attention.head_dim
+    kv = attention.num_kv_heads * attention.head_dim
+    v = attention.num_kv_heads * attention.v_head_dim
+    out = attention.num_heads * attention.v_head_dim
+    a, b = attention.num_heads, compute.bytes
+    if attention.kind == "linear":
+        return 3 * b * (q + kv + v) + b * out
+    if attention.kind == "latent":
+        # Keys and values are expanded for every head and the low-rank inputs are kept as well.
+        return b * (2 * q + 2 * attention.num_heads * attention.v_head_dim + 3 * attention.latent_dim) + b * out + 4 * a
+    grouped = attention.num_kv_heads != attention.num_heads
+    stores_scores = compute.kernel == "eager" or (compute.kernel == "sdpa" and compute.wide and grouped)
+    if stores_scores:
+        seen = compute.seq_len
+        scores = (4.0 if compute.wide else 6.0) * a * seen
+        return 4 * b * q + scores
+    masked = compute.kernel == "sdpa" and attention.window is not None and compute.seq_len >= attention.window
+    if masked and not compute.wide:
+        return 4 * b * q + 4 * a + 2 * compute.seq_len
+    return b * (q + kv + v + out) + 4 * a
+
+
+def mlp_saved(block: Block, compute: Compute) -> float:
+    """Feed-forward: gated keeps gate, activation, up and product; plain keeps the product and the activation."""
+    b = compute.bytes
+    if block.moe:
+        return _moe_saved(block.moe, block.hidden_size, b)
+    if not block.mlp:
+        return 0.0
+    return _mlp(block.mlp, b) - _unneeded_product(block.mlp, compute)
+
+
+def _mlp(mlp: Mlp, b: float) -> float:
+    return (4 if mlp.gated else 2) * b * mlp.ffn_hidden_size
+
+
+def _unneeded_product(mlp: Mlp, compute: Compute) -> float:
+    """A frozen down projection without an adapter does not need its input for backward."""
+    if compute.adapter is None or compute.adapter.targets == "all-linear":
+        return 0.0
+    covered = isinstance(compute.adapter.targets, tuple) and "down_proj" in compute.adapter.targets
+    return 0.0 if covered else compute.bytes * mlp.ffn_hidden_size
+
+
+def _moe_saved(moe: Moe, hidden_size: int, b: float) -> float:
+    """Routed copies of the token for every chosen expert, their feed-forward, the shared one and the router's probabilities."""
+    expert = _mlp(Mlp(ffn_hidden_size=moe.expert_ffn_hidden_size, gated=moe.gated), b)
+    shared = _mlp(Mlp(ffn_hidden_size=moe.shared_ffn_hidden_size, gated=moe.gated), b)
+    return moe.experts_per_token * (expert + 2 * b * hidden_size) + shared + 12 * moe.num_experts
+
+
+def ssm_saved(block: Block, compute: Compute) -> float:
+    """State-space mixer: input and gate branches, convolution, its activation, time steps and the scan's inputs."""
+    if not block.ssm:
+        return 0.0
+    return compute.bytes * (8 * block.ssm.inner_size + 4 * block.ssm.state_size)
+
+
+def adapter_saved(block: Block, compute: Compute) -> float:
+    """What the adapter adds: the low-rank activations and, with dropout, a mask and a dropped copy of each target's input."""
+    adapter = compute.adapter
+    if adapter is None:
+        return 0.0
+    covered = [w for w in block.weights if adapter.covers(w)]
+    low_rank = compute.bytes * adapter.rank * sum(w.copies for w in covered)
+    if adapter.dropout == 0:
+        return low_rank
+    inputs = sum(w.shape[-1] * w.copies for w in covered)
+    return low_rank + (1 + compute.bytes) * inputs * 0.75
+
+
+def _selective(block: Block, compute: Compute) -> float:
+    """Attention outputs and every second matmul are kept; the rest is recomputed.
+
+    Equation: 4h + 4q + 2kv + 2f + 4a.
+    """
+    h, b = block.hidden_size, compute.bytes
+    total = (4 if compute.wide or compute.autocast else 2) * 2.0 * h
+    if block.attention:
+        total += b * (2 * block.attention.num_heads * block.attention.head_dim + block.attention.num_kv_heads * block.attention.head_dim)
+        total += 4 * block.attention.num_heads
+    if block.moe:
+        total += b * block.moe.experts_per_token * block.moe.expert_ffn_hidden_size
+    elif block.mlp:
+        total += b * block.mlp.ffn_hidden_size
+    return total
+
+
+def _working(block: Block, compute: Compute) -> float:
+    """Gradients of one block's intermediates that are alive together at its largest operation, beside what was saved.
+
+    Equation: max(4f + 2h, 26h, 6as − 8f − 8h) for 2-byte compute: feed-forward, norm and eager attention.
+    """
+    h, b = block.hidden_size, compute.bytes
+    f = block.mlp.ffn_hidden_size if block.mlp else 0
+    if block.moe:
+        f = block.moe.experts_per_token * block.moe.expert_ffn_hidden_size + block.moe.shared_ffn_hidden_size
+    choices = [b * (2 * f + h)]
+    if compute.kernel == "eager" and block.attention:
+        choices.append((3 * b) * block.attention.num_heads * compute.seq_len - 4 * b * (f + h))
+    return max(choices)

@@ -1,0 +1,165 @@
+"""Model states: parameters, gradients, master copy and optimizer moments, divided as the strategy says."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.domain.cards import term
+from app.domain.ledger import Ledger
+from app.domain.memory.moments import ALWAYS, BACKWARD_ON, STEP
+from app.domain.share import Share
+from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+
+
+@term(title="parameters", equation="params × bytes_each / ranks", source="zero", exactness="exact",
+      changes_it="ZeRO-3 or FSDP divide them; parameter offload moves them to the host")  # fmt: skip
+def parameter_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """Weights as stored between steps on one GPU.
+
+    Equation: P · bytes / ranks
+
+    Args:
+        params: parameters of this GPU's part of the model.
+        bytes_each: bytes of one stored weight.
+        ranks: ranks that hold one copy together.
+
+    Returns:
+        Bytes per GPU.
+
+    Source: Rajbhandari et al., ZeRO, section 3.
+
+    Example:
+        >>> parameter_bytes(7_500_000_000, 2, 64) / 1e9
+        0.234375
+    """
+    return params * bytes_each / ranks
+
+
+@term(title="frozen parameters", equation="params × bytes_each / ranks", source="ds-stage12", exactness="exact",
+      changes_it="sharded only at ZeRO-3 or FSDP; QLoRA stores them in 4 bits")  # fmt: skip
+def frozen_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """Weights that are not trained; ZeRO-1 and 2 keep them whole on every GPU. Bytes per GPU."""
+    return params * bytes_each / ranks
+
+
+@term(title="adapter parameters", equation="params × bytes_each / ranks", source="qlora", exactness="exact", changes_it="rank and targets")
+def adapter_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """Low-rank factors and the modules trained in full beside them. Bytes per GPU."""
+    return params * bytes_each / ranks
+
+
+@term(title="gradients", equation="params × bytes_each / ranks", source="zero", exactness="exact",
+      changes_it="ZeRO-2, ZeRO-3 and FSDP divide them")  # fmt: skip
+def gradient_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """Gradients kept until the optimizer step.
+
+    Equation: P_trainable · bytes / ranks. Bytes per GPU.
+
+    Example:
+        >>> gradient_bytes(7_500_000_000, 2, 64) / 1e9
+        0.234375
+    """
+    return params * bytes_each / ranks
+
+
+@term(title="gradient copy while accumulating", equation="params × bytes_each / ranks", source="ds-stage12", exactness="derived",
+      changes_it="grad_accum 1, or fp32 accumulation")  # fmt: skip
+def accumulation_copy_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """The fresh gradient partition that lives beside the accumulated one while they are added (ZeRO-2). Bytes per GPU."""
+    return params * bytes_each / ranks
+
+
+@term(title="fp32 master weights", equation="params × bytes_each / ranks", source="zero", exactness="exact",
+      changes_it="more ranks; optimizer offload; master_weights false")  # fmt: skip
+def master_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """The optimizer's own copy of the trained weights where they are stored in a lower precision. Bytes per GPU."""
+    return params * bytes_each / ranks
+
+
+@term(title="duplicate master weights", equation="params × bytes_each / ranks", source="ds-stage3", exactness="exact")
+def duplicate_master_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """The flat copy DeepSpeed's optimizer keeps even where the module already has the master dtype. Bytes per GPU."""
+    return params * bytes_each / ranks
+
+
+@term(title="optimizer states", equation="params × bytes_each / ranks", source="zero", exactness="exact",
+      changes_it="optimizer, state dtype, more ranks, offload")  # fmt: skip
+def optimizer_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """Moments: state elements per parameter times their width.
+
+    Equation: P_trainable · (elements · bytes) / ranks. Bytes per GPU.
+
+    Example: Adam in fp32 for 7.5e9 parameters over 64 ranks.
+        >>> optimizer_bytes(7_500_000_000, 8, 64) / 1e9
+        0.9375
+    """
+    return params * bytes_each / ranks
+
+
+@term(title="averaged weights (EMA)", equation="params × bytes_each / ranks", source="product", exactness="derived")
+def ema_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
+    """A second, averaged copy of the trained weights, sharded as they are. Bytes per GPU."""
+    return params * bytes_each / ranks
+
+
+@term(title="DDP gradient buckets", equation="params × bytes_each", source="torch-ddp", exactness="derived",
+      changes_it="gradient_as_bucket_view shares them with the gradients")  # fmt: skip
+def ddp_bucket_bytes(params: Array, bytes_each: Array) -> Array:
+    """Flat buffers DDP reduces gradients in; as large as the gradients unless they are views of them. Bytes per GPU."""
+    return params * bytes_each
+
+
+def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+    """Add every state line; offloaded ones are zero on the GPU."""
+    c, on_gpu = columns, columns.offload_parameters == 0
+    states_on_gpu = columns.offload_optimizer == 0
+    weights = adapter_bytes if numbers.adapter else parameter_bytes
+    category = "adapters" if numbers.adapter else "parameters"
+    ledger.add(weights, category, "always", ALWAYS, params=share.trainable * on_gpu, bytes_each=c.param_bytes, ranks=c.param_ranks)
+    if numbers.frozen:
+        ledger.add(frozen_bytes, "parameters", "always", ALWAYS, params=share.frozen * on_gpu, bytes_each=c.frozen_bytes, ranks=c.param_ranks)
+    trained = share.trainable * states_on_gpu
+    ledger.add(master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.master_bytes, ranks=c.state_ranks)
+    ledger.add(duplicate_master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.duplicate_bytes, ranks=c.state_ranks)
+    ledger.add(optimizer_bytes, "optimizer_states", "always", _after_init(ALWAYS), params=trained, bytes_each=c.state_bytes, ranks=c.state_ranks)
+    if setup.recipe.ema:
+        ledger.add(ema_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.param_bytes, ranks=c.state_ranks)
+    _add_gradients(ledger, setup, numbers, columns, share)
+
+
+def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+    c = columns
+    # Offload: ZeRO-2/3 and FSDP2 send each gradient shard to the host as it is made; ZeRO-1 keeps whole gradients on the GPU.
+    leaves = (c.offload_optimizer > 0) & ((c.grad_ranks > 1) | (c.fsdp2 > 0))
+    kept = share.trainable * ~leaves
+    ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
+               params=kept, bytes_each=c.grad_bytes, ranks=c.grad_ranks)  # fmt: skip
+    adds = (c.grad_accum > 1) & (c.deepspeed > 0) & (c.grad_ranks > 1) & (c.gathers == 0) & (c.grad_bytes < 4)
+    ledger.add(accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks)
+    ddp = (c.ddp > 0) & (c.dp > 1)
+    ledger.add(ddp_bucket_bytes, "buffers", "always", ALWAYS, params=share.trainable * ddp, bytes_each=c.grad_bytes)
+
+
+def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> dict[str, Array]:
+    """Share of the gradients that exists at each moment: they grow from the head down to the first block.
+
+    They exist all along where they are accumulated over micro-steps, and at stage 3, whose flat buffer is made at the start.
+    A step inside backward frees each block's gradients at once.
+    """
+    c = columns
+    flat = (c.deepspeed > 0) & (c.gathers > 0)
+    early = np.where((c.grad_accum > 1) | flat, 1.0, 0.0)
+    first_grads = min(1.0, numbers.head / max(1, numbers.total)) * (not numbers.adapter)
+    per_block = np.minimum(1.0, share.block / np.maximum(1.0, share.inside + share.outside))
+    done_first = np.minimum(1.0, first_grads + per_block * np.maximum(0, share.layers - 1))
+    once = per_block if setup.recipe.optimizer_in_backward else 1.0
+    return {
+        "initialisation": np.where(flat, 1.0, 0.0), "forward": early * once, "loss": early * once,
+        "backward": np.maximum(early, first_grads) * once, "backward_second": np.maximum(early, first_grads + per_block) * once,
+        "backward_first": np.maximum(early, done_first) * once, "reduction": 1.0 * once * np.ones(len(c)), STEP: 1.0 * once * np.ones(len(c)),
+    }  # fmt: skip
+
+
+def _after_init(alive: dict[str, float]) -> dict[str, float]:
+    """Adam's moments are created at the first step, so they are missing while the engine initialises."""
+    return {k: v for k, v in alive.items() if k != "initialisation"}

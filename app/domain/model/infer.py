@@ -1,0 +1,122 @@
+"""Architectures from a few numbers: the dimensions of a decoder, or only its size. Whatever is assumed is said."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+from app.domain.errors import InvalidRequestError
+from app.domain.model.architecture import Architecture, Attention, Block, Mlp, Moe, Stack, Weight
+from app.domain.model.weights import embedding, experts, gated_mlp, grouped_attention, head, norm, plain_mlp
+from app.domain.units import format_count
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Dimensions of a decoder as a request gives them.
+
+    Attributes:
+        total_params: the user's own count, which overrides the sum of the tensors.
+        num_experts, experts_per_token: for mixtures of experts; ``ffn_hidden_size`` is then the width of one expert.
+    """
+
+    num_layers: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    ffn_hidden_size: int
+    vocab_size: int
+    tied_embeddings: bool = False
+    gated_mlp: bool = True
+    total_params: int | None = None
+    num_experts: int | None = None
+    experts_per_token: int | None = None
+
+
+def architecture_from_shape(shape: Shape, *, name: str = "custom shape") -> Architecture:
+    """A decoder of these dimensions: RMS norms, no biases when gated; layer norms and biases when plain, as GPT-style models have.
+
+    Raises:
+        InvalidRequestError: heads are not a multiple of key/value heads, or experts_per_token exceeds num_experts.
+
+    Example:
+        >>> from app.domain.model.parameters import total_params
+        >>> llama = Shape(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, ffn_hidden_size=14336, vocab_size=128256)
+        >>> total_params(architecture_from_shape(llama))
+        8030261248
+    """
+    _check(shape)
+    plain = not shape.gated_mlp
+    attention = Attention(num_heads=shape.num_heads, num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim, v_head_dim=shape.head_dim)
+    weights: list[Weight] = [*norm("input_norm", shape.hidden_size, bias=plain), *norm("post_attention_norm", shape.hidden_size, bias=plain)]
+    weights += grouped_attention(shape.hidden_size, attention, qkv_bias=plain, out_bias=plain)
+    moe, mlp = None, None
+    if shape.num_experts:
+        moe = Moe(
+            num_experts=shape.num_experts, experts_per_token=shape.experts_per_token or 1, expert_ffn_hidden_size=shape.ffn_hidden_size,
+            gated=shape.gated_mlp,
+        )  # fmt: skip
+        weights += experts(shape.hidden_size, moe)
+    else:
+        mlp = Mlp(ffn_hidden_size=shape.ffn_hidden_size, gated=shape.gated_mlp)
+        weights += (plain_mlp if plain else gated_mlp)(shape.hidden_size, shape.ffn_hidden_size, **({"bias": True} if plain else {}))
+    block = Block(
+        hidden_size=shape.hidden_size, weights=tuple(weights), attention=attention, mlp=mlp, moe=moe, norm="layer" if plain else "rms",
+        class_name="" if plain or moe else "LlamaDecoderLayer",
+    )  # fmt: skip
+    outside = [embedding("embed_tokens", shape.vocab_size, shape.hidden_size), *norm("final_norm", shape.hidden_size, bias=plain)]
+    if not shape.tied_embeddings:
+        outside += head(shape.vocab_size, shape.hidden_size)
+    return Architecture(
+        name=name, family="shape", kind="decoder", hidden_size=shape.hidden_size, vocab_size=shape.vocab_size,
+        tied_embeddings=shape.tied_embeddings, stacks=(Stack(block=block, count=shape.num_layers),), weights=tuple(outside),
+        model_class="" if plain or moe else "LlamaForCausalLM", params_override=shape.total_params,
+    )  # fmt: skip
+
+
+# Layers and width of published Llama-style decoders: sizes between them are interpolated in the logarithm.
+_KNOWN_SIZES = (
+    (1.1e8, 12, 768), (3.5e8, 24, 1024), (1.24e9, 16, 2048), (3.2e9, 28, 3072), (8.0e9, 32, 4096), (1.3e10, 40, 5120), (3.3e10, 60, 6656),
+    (7.0e10, 80, 8192), (1.8e11, 96, 12288), (4.05e11, 126, 16384), (1e12, 160, 20480),
+)  # fmt: skip
+_VOCAB = 32_000
+
+
+def architecture_from_params(params: float) -> Architecture:
+    """A Llama-style decoder of about this many parameters; the count used is exactly the one given.
+
+    The nearest published size gives depth and width; heads are 128 wide, the feed-forward 8/3 of the width.
+
+    Example:
+        >>> model = architecture_from_params(7.5e9)
+        >>> model.num_layers, model.hidden_size, model.inferred[0][:46]
+        (32, 4096, 'Only a parameter count (7.5 B) was given: the ')
+    """
+    size, layers, hidden = min(_KNOWN_SIZES, key=lambda known: abs(math.log(known[0] / params)))
+    layers = max(1, round(layers * params / size)) if params < _KNOWN_SIZES[0][0] or params > _KNOWN_SIZES[-1][0] else layers
+    heads = max(1, hidden // 128)
+    ffn = -(-hidden * 8 // 3 // 256) * 256
+    shape = Shape(
+        num_layers=layers, hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=128, ffn_hidden_size=ffn, vocab_size=_VOCAB,
+        total_params=round(params),
+    )  # fmt: skip
+    base = architecture_from_shape(shape, name=f"{format_count(params)} parameters")
+    said = (
+        f"Only a parameter count ({format_count(params)}) was given: the shape is taken as {layers} layers, hidden size {hidden:,}, "
+        f"{heads} heads, feed-forward {ffn:,}, vocabulary {_VOCAB:,}; activations and speed follow that guess."
+    )
+    return replace(base, family="params", inferred=(said,))
+
+
+def _check(shape: Shape) -> None:
+    if shape.num_heads % shape.num_kv_heads:
+        raise InvalidRequestError.at(
+            "model", "shape", "num_kv_heads", msg=f"num_kv_heads {shape.num_kv_heads} does not divide num_heads {shape.num_heads}",
+            hint="each key/value head serves a whole number of query heads",
+        )  # fmt: skip
+    if shape.num_experts and (shape.experts_per_token or 1) > shape.num_experts:
+        raise InvalidRequestError.at(
+            "model", "shape", "experts_per_token", msg=f"experts_per_token {shape.experts_per_token} exceeds num_experts {shape.num_experts}",
+            hint=f"use at most {shape.num_experts}",
+        )  # fmt: skip

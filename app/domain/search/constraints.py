@@ -1,0 +1,23 @@
+"""What a request pins. None leaves an axis to the search."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+OFFLOAD_TARGETS = ("none", "cpu", "nvme")
+OBJECTIVES = ("throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Constraints:
+    """Pinned choices, in the request's words."""
+
+    framework: str | None = None
+    strategy: str | None = None
+    shard_group_size: int | None = None
+    tensor_parallel: int | None = None
+    pipeline_parallel: int | None = None
+    sequence_parallel: int | None = None
+    expert_parallel: int | None = None
+    offload_optimizer: str | None = None
+    offload_parameters: str | None = None

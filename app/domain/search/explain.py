@@ -1,0 +1,102 @@
+"""Words for the answer: the summary, and the ladder with a reason for every rung."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from app.domain.parallel.strategy import STRATEGIES
+from app.domain.plan import Candidate, Rung, Settings
+from app.domain.search.evaluate import Evaluation
+from app.domain.search.results import CHECKPOINTING_NAMES, verdict_at
+from app.domain.units import format_gib, format_number
+
+_VERDICT_WORDS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}
+
+
+def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: int) -> str:
+    """One sentence a person can act on."""
+    settings, gpu = candidate.settings, candidate.gpu
+    how = describe(settings)
+    used, there = format_gib(gpu.device_bytes), format_gib(gpu.capacity_bytes)
+    if candidate.verdict == "does_not_fit":
+        host = float(evaluation.memory.host_bytes.min())
+        short = f"short by {format_gib(shortfall_bytes)} on each GPU" if shortfall_bytes else f"the node's memory or disk is too small ({format_gib(host)} needed)"
+        return f"Does not fit: the nearest plan is {how}, which needs {used} of {there} at its peak ({gpu.peak_moment}), {short}."
+    speed = format_number(candidate.time.tokens_per_s_per_gpu)
+    spread = round(100 * evaluation.setup.rates.time_interval_frac)
+    return (
+        f"{_VERDICT_WORDS[candidate.verdict]}: {how}; {used} of {there} at its peak ({gpu.peak_moment}), {speed} tokens/s per GPU ± {spread} %."
+    )  # fmt: skip
+
+
+def describe(settings: Settings) -> str:
+    """Settings in a phrase: strategy, batch, checkpointing, offload."""
+    label = next(s.label for s in STRATEGIES if (s.name, s.framework) == (settings.strategy, settings.framework))
+    parts = [f"{label} on {settings.world_size} GPU{'s' if settings.world_size > 1 else ''}"]
+    if settings.strategy == "hsdp":
+        parts.append(f"shard groups of {settings.shard_group_size}")
+    if settings.hpz_group_size > 1:
+        parts.append(f"hpZ groups of {settings.hpz_group_size}")
+    parts.append(f"micro-batch {settings.micro_batch} × {settings.grad_accum} accumulation")
+    if settings.activation_checkpointing != "none":
+        parts.append(f"{settings.activation_checkpointing} checkpointing" + (" kept on the host" if settings.activation_offload else ""))
+    for what, where in (("optimizer", settings.offload_optimizer), ("parameters", settings.offload_parameters)):
+        if where != "none":
+            parts.append(f"{what} offloaded to {where.upper()}")
+    return ", ".join(parts)
+
+
+def ladder_of(evaluation: Evaluation, chosen: int) -> tuple[Rung, ...]:
+    """One rung a strategy, simplest first: its best candidate, and why it was passed over."""
+    rungs, rows = [], evaluation.columns.row
+    offloaded = (evaluation.columns.offload_optimizer > 0) | (evaluation.columns.offload_parameters > 0)
+    for number in sorted(set(rows.tolist()), key=lambda r: STRATEGIES[r].complexity):
+        for with_offload in (False, True):
+            members = np.flatnonzero((rows == number) & (offloaded == with_offload))
+            if len(members):
+                rungs.append(_rung(evaluation, members, chosen, with_offload=with_offload))
+    rungs.sort(key=lambda r: bool(r.settings["offload_optimizer"] or r.settings["offload_parameters"]))
+    return tuple(rungs)
+
+
+def _rung(evaluation: Evaluation, members: Any, chosen: int, *, with_offload: bool) -> Rung:
+    fitting = members[evaluation.safe[members]] if evaluation.safe[members].any() else members[evaluation.fits[members]]
+    is_chosen = chosen in members
+    if is_chosen:
+        index = chosen
+    elif len(fitting):
+        index = int(fitting[np.argmax(evaluation.tokens_per_s[fitting])])
+    else:
+        index = int(members[np.argmin(evaluation.over_bytes[members])])
+    c, strategy = evaluation.columns, STRATEGIES[int(evaluation.columns.row[index])]
+    return Rung(
+        label=strategy.label + (" with offload" if with_offload else ""), verdict=verdict_at(evaluation, index),
+        why_not="" if is_chosen else _why_not(evaluation, index, chosen), chosen=is_chosen, step_s=float(evaluation.speed.step_s[index]),
+        device_bytes=round(float(evaluation.memory.device[index])),
+        settings={
+            "framework": strategy.framework, "strategy": strategy.name, "micro_batch": int(c.micro_batch[index]), "grad_accum": int(c.grad_accum[index]),
+            "activation_checkpointing": CHECKPOINTING_NAMES[int(c.checkpointing[index])], "offload_optimizer": bool(c.offload_optimizer[index]),
+            "offload_parameters": bool(c.offload_parameters[index]),
+        },
+    )  # fmt: skip
+
+
+def _why_not(evaluation: Evaluation, index: int, chosen: int) -> str:
+    over = float(evaluation.over_bytes[index])
+    if over > 0:
+        return f"needs {format_gib(over)} more than each GPU has"
+    if evaluation.host_over_bytes[index] > 0:
+        return f"needs {format_gib(float(evaluation.host_over_bytes[index]))} more host memory than a node has"
+    if evaluation.nvme_over_bytes[index] > 0:
+        return "needs more disk than a node has"
+    if not evaluation.fits[chosen]:
+        return ""
+    factor = float(evaluation.tokens_per_s[chosen] / evaluation.tokens_per_s[index])
+    if factor > 1.005:
+        return f"fits, {100 * (1 - 1 / factor):.0f} % slower" if factor < 2 else f"fits, {format_number(factor)}× slower"
+    if evaluation.safe[chosen] and not evaluation.safe[index]:
+        return "fits only with its margin used up"
+    faster = 100 * (1 / factor - 1)
+    return f"fits and is {faster:.0f} % faster, but more complex" if faster >= 1 else "fits and is as fast, but more complex"

@@ -1,0 +1,154 @@
+"""Turn one row of an evaluated table into the Candidate that is shown: settings, ledgers, formulas, sureness."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from app.domain.ledger import Ledger, Line, entry, formula_of
+from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
+from app.domain.memory.peak import fit_probability
+from app.domain.parallel.strategy import STRATEGIES
+from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, PoolMemory, Settings, StepTime, TermResult, Verdict
+from app.domain.recipe.precision import stored_dtypes
+from app.domain.search.constraints import OFFLOAD_TARGETS
+from app.domain.search.evaluate import Evaluation
+from app.domain.speed.step import model_flops_utilisation
+
+CHECKPOINTING_NAMES = ("none", "selective", "full")
+
+
+def candidate_at(evaluation: Evaluation, index: int) -> Candidate:
+    """Everything about one candidate."""
+    settings, step = settings_at(evaluation, index), _time(evaluation, index)
+    usd = evaluation.setup.pool.node.usd_per_hour
+    per_hour = usd * evaluation.setup.pool.nodes if usd is not None else None
+    per_billion = per_hour / 3600 / step.tokens_per_s * 1e9 if per_hour is not None and step.tokens_per_s else None
+    node = evaluation.setup.pool.node
+    return Candidate(
+        settings=settings, verdict=verdict_at(evaluation, index), gpu=_gpu(evaluation, index),
+        host=_pool(evaluation.memory.host, evaluation.memory.host_bytes, node.host_memory_bytes, index),
+        nvme=_pool(evaluation.memory.nvme, evaluation.memory.nvme_bytes, node.nvme_bytes, index),
+        communication=_communication(evaluation, index), time=step, usd_per_hour=per_hour, usd_per_billion_tokens=per_billion,
+    )  # fmt: skip
+
+
+def verdict_at(evaluation: Evaluation, index: int) -> Verdict:
+    """``fits`` with the whole interval, ``tight`` when only the middle of it fits, else ``does_not_fit``."""
+    if not evaluation.fits[index]:
+        return "does_not_fit"
+    return "fits" if evaluation.safe[index] else "tight"
+
+
+def settings_at(evaluation: Evaluation, index: int) -> Settings:
+    """The settings of one row, in the words of configuration files."""
+    setup, recipe, c = evaluation.setup, evaluation.setup.recipe, evaluation.columns
+    number = {name: int(getattr(c, name)[index]) for name in _INTEGER_COLUMNS}
+    strategy = STRATEGIES[number["row"]]
+    dtypes = stored_dtypes(strategy.framework, recipe)
+    stored = dtypes.master or dtypes.param
+    default_implementation = "deepspeed_fused" if strategy.framework == "deepspeed" else "fused"
+    implementation = recipe.optimizer_implementation or ("cpu" if number["offload_optimizer"] else default_implementation)
+    shard = number["state_ranks"] if strategy.states == "group" else number["zero_ranks"]
+    return Settings(
+        framework=strategy.framework, strategy=strategy.name, world_size=number["world_size"],
+        gpus_per_node=setup.pool.node.gpus_per_node, nodes=setup.pool.nodes, dp_replicate=number["replicas"],
+        dp_shard=number["dp"] // number["replicas"] if strategy.states == "group" else number["dp"],
+        tensor_parallel=number["tp"], pipeline_parallel=number["pp"], sequence_parallel=number["sp"], expert_parallel=number["ep"],
+        shard_group_size=shard if strategy.states != "none" else 1, hpz_group_size=number["hpz"], seq_len=recipe.seq_len,
+        micro_batch=number["micro_batch"], grad_accum=number["grad_accum"], global_batch=number["micro_batch"] * number["grad_accum"] * number["dp"],
+        activation_checkpointing=CHECKPOINTING_NAMES[number["checkpointing"]], activation_offload=bool(number["act_offload"]),
+        offload_optimizer=OFFLOAD_TARGETS[number["offload_optimizer"]], offload_parameters=OFFLOAD_TARGETS[number["offload_parameters"]],
+        precision=recipe.precision, param_dtype=stored, grad_dtype=dtypes.grad, reduce_dtype=dtypes.reduce,
+        master_weights=recipe.master_weights, optimizer=recipe.optimizer, optimizer_implementation=implementation,
+        optimizer_state_dtype=dtypes.state, optimizer_in_backward=recipe.optimizer_in_backward, attention=recipe.attention,
+        fused_loss=recipe.fused_loss, compile=recipe.compile, reduce_bucket_numel=number["bucket"], prefetch_bucket_numel=number["prefetch"],
+        param_persistence_numel=number["persistence"], max_live_numel=1_000_000_000, max_reuse_distance_numel=number["reuse"],
+        sub_group_numel=number["sub_group"], overlap_comm=bool(number["overlap_comm"]),
+    )  # fmt: skip
+
+
+_INTEGER_COLUMNS = (
+    "row", "world_size", "dp", "zero_ranks", "replicas", "state_ranks", "tp", "pp", "sp", "ep", "hpz", "micro_batch", "grad_accum",
+    "checkpointing", "act_offload", "offload_optimizer", "offload_parameters", "bucket", "prefetch", "persistence", "reuse", "sub_group",
+    "overlap_comm",
+)  # fmt: skip
+
+
+def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
+    memory, rates = evaluation.memory, evaluation.setup.rates
+    moment = MOMENTS[int(memory.moment[index])]
+    alive = _terms_at(memory.gpu, moment, index)
+    device, capacity = float(memory.device[index]), evaluation.setup.capacity_bytes
+    # The interval is of the reserved total, the counter that published runs and torch itself report most.
+    reserved = float(memory.reserved[index])
+    low, high = reserved * (1 - rates.interval_frac), reserved * (1 + rates.interval_frac)
+    moments = tuple(
+        MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(memory.by_moment[k, index]), terms=_terms_at(memory.gpu, m, index))
+        for k, m in enumerate(MOMENTS)
+    )
+    return GpuMemory(
+        terms=alive + _terms_at(memory.overhead, moment, index), moments=moments, peak_allocated_bytes=sum(int(t.value) for t in alive),
+        peak_reserved_bytes=round(memory.reserved[index]), device_bytes=round(device), peak_moment=MOMENT_LABELS[moment],
+        capacity_bytes=capacity, fit_probability_frac=fit_probability(device, evaluation.setup.pool.node.gpu.memory_bytes, rates.interval_frac),
+        interval_90_bytes=(round(low), round(high)),
+    )  # fmt: skip
+
+
+def _terms_at(ledger: Ledger, moment: str, index: int) -> tuple[TermResult, ...]:
+    """Lines alive at a moment, each with its bytes then; lines that hold nothing are left out."""
+    out = []
+    for line in ledger.lines:
+        share = line.alive.get(moment)
+        value = line.value[index] * entry(share, index) if share is not None else 0.0
+        if value >= 1:
+            out.append(_term(line, index, value, entry(share, index)))
+    return tuple(out)
+
+
+def _term(line: Line, index: int, value: float, share: float) -> TermResult:
+    formula = formula_of(line, index)
+    return TermResult(
+        name=line.card.title, category=line.category, value=float(round(value)) if line.category not in _SECONDS else float(value), moment=line.lifetime,
+        formula=formula if share == 1 else f"({formula}) × {share:.3g} of it alive at this moment", equation=line.card.equation,
+        source=line.card.source, exactness=str(line.card.exactness), changes_it=line.card.changes_it,
+    )  # fmt: skip
+
+
+_SECONDS = frozenset({"compute", "optimizer", "offload"})
+
+
+def _pool(ledger: Ledger, peak: Any, capacity: int | None, index: int) -> PoolMemory:
+    lines = (_term(line, index, line.value[index], 1.0) for line in ledger.lines if line.value[index] >= 1)
+    return PoolMemory(terms=tuple(lines), peak_bytes=round(float(peak[index])), capacity_bytes=capacity)
+
+
+def _communication(evaluation: Evaluation, index: int) -> tuple[CommunicationTerm, ...]:
+    traffic, out = evaluation.speed.traffic, []
+    for flow, exposed in zip(traffic.flows, evaluation.speed.exposed, strict=True):
+        line = traffic.ledger.lines[flow.line]
+        if line.value[index] < 1:
+            continue
+        out.append(
+            CommunicationTerm(
+                name=line.card.title, group_size=int(flow.ranks[index]), spans_nodes=bool(flow.spans[index]), bytes_per_step=round(float(line.value[index])),
+                seconds=float(flow.seconds[index]), exposed_s=float(exposed[index]), formula=formula_of(line, index), source=line.card.source,
+            )  # fmt: skip
+        )
+    return tuple(out)
+
+
+def _time(evaluation: Evaluation, index: int) -> StepTime:
+    speed, setup = evaluation.speed, evaluation.setup
+    step, tokens = float(speed.step_s[index]), float(speed.tokens_per_step[index])
+    per_s, world = tokens / step, int(evaluation.columns.world_size[index])
+    frac = setup.rates.time_interval_frac
+    ledgers: Mapping[str, Ledger] = {"compute": speed.compute, "optimizer": speed.optimizer, "offload": speed.offload}
+    terms = tuple(_term(line, index, line.value[index], 1.0) for ledger in ledgers.values() for line in ledger.lines if line.value[index] > 0)
+    return StepTime(
+        step_s=step, compute_s=float(speed.compute_s[index]), exposed_communication_s=float(speed.exposed_communication_s[index]),
+        optimizer_s=float(speed.optimizer_s[index]), offload_s=float(speed.offload_s[index]), tokens_per_s_per_gpu=per_s / world, tokens_per_s=per_s,
+        mfu_frac=float(model_flops_utilisation(setup, np.float64(per_s / world))), interval_90_s=(step * (1 - frac), step * (1 + frac)), terms=terms,
+    )  # fmt: skip

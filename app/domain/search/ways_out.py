@@ -1,0 +1,60 @@
+"""When nothing fits: the changes that would make it fit, each computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from app.domain.errors import InvalidRequestError
+from app.domain.plan import WayOut
+from app.domain.recipe.adapter import Adapter
+from app.domain.search.constraints import Constraints
+from app.domain.search.evaluate import Evaluation, evaluate, with_recipe
+from app.domain.search.objective import choose, nearest
+from app.domain.setup import TrainingSetup
+
+
+def ways_out_of(evaluation: Evaluation, constraints: Constraints) -> tuple[WayOut, ...]:
+    """Changes of one thing at a time that fit, fastest first; those that do not fit follow by how near they come."""
+    found = [way for label, changes, setup, pins in _changes(evaluation, constraints) if (way := _try(label, changes, setup, pins))]
+    fitting = sorted((w for w in found if w[0].fits), key=lambda w: -w[1])
+    others = sorted((w for w in found if not w[0].fits), key=lambda w: w[0].device_bytes)
+    return tuple(way for way, _ in (fitting + others[: max(0, 3 - len(fitting))]))
+
+
+def _try(label: str, changes: dict[str, Any], setup: TrainingSetup, constraints: Constraints) -> tuple[WayOut, float] | None:
+    try:
+        evaluation = evaluate(setup, constraints)
+    except InvalidRequestError:
+        return None
+    if evaluation is None:
+        return None
+    index = choose(evaluation, "throughput")
+    row = nearest(evaluation) if index is None else index
+    way = WayOut(label=label, changes=changes, device_bytes=round(float(evaluation.memory.device[row])), fits=index is not None)
+    return way, float(evaluation.tokens_per_s[row])
+
+
+def _changes(evaluation: Evaluation, constraints: Constraints) -> Iterator[tuple[str, dict[str, Any], TrainingSetup, Constraints]]:
+    setup, recipe = evaluation.setup, evaluation.setup.recipe
+    if recipe.activation_checkpointing in ("none", "selective"):
+        yield "checkpoint activations fully", {"training.activation_checkpointing": "full"}, with_recipe(setup, activation_checkpointing="full"), constraints
+    if recipe.micro_batch and recipe.micro_batch > 1:
+        yield "micro-batch 1", {"training.micro_batch": 1}, with_recipe(setup, micro_batch=1, grad_accum=None), constraints
+    if not recipe.fused_loss:
+        yield "a fused loss", {"training.fused_loss": True}, with_recipe(setup, fused_loss=True), constraints
+    if constraints.strategy or constraints.framework:
+        pins = replace(constraints, strategy=None, framework=None, offload_optimizer=None, offload_parameters=None)
+        yield "another strategy", {"constraints.strategy": None, "constraints.framework": None}, setup, pins
+    if "none" in (constraints.offload_optimizer, constraints.offload_parameters):
+        pins = replace(constraints, offload_optimizer=None, offload_parameters=None)
+        yield "offload to the host", {"constraints.offload_optimizer": None, "constraints.offload_parameters": None}, setup, pins
+    if recipe.seq_len >= 1024:
+        yield f"sequences of {recipe.seq_len // 2}", {"training.seq_len": recipe.seq_len // 2}, with_recipe(setup, seq_len=recipe.seq_len // 2), constraints
+    more = replace(setup, pool=replace(setup.pool, nodes=setup.pool.nodes * 2))
+    yield f"{more.pool.nodes} nodes", {"cluster.pools.0.nodes": more.pool.nodes}, more, constraints
+    if recipe.optimizer == "adamw":
+        yield "8-bit Adam", {"training.optimizer": "adamw_8bit"}, with_recipe(setup, optimizer="adamw_8bit"), constraints
+    if recipe.adapter is None:
+        yield "train a LoRA adapter", {"training.adapter": {"kind": "lora", "rank": 16}}, with_recipe(setup, adapter=Adapter(kind="lora")), constraints

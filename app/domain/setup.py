@@ -1,0 +1,241 @@
+"""The frozen bundle every formula reads: model, recipe and devices, the numbers that follow, and the candidate columns.
+
+``TrainingSetup`` holds what is the same for all candidates of one search; ``Columns`` holds one array entry a candidate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from app.domain.cluster.cluster import Pool
+from app.domain.model import parameters as count
+from app.domain.model.architecture import Architecture, Role
+from app.domain.recipe.adapter import adapter_params, base_weight_bytes, quantised_params, saved_module_params
+from app.domain.recipe.optimizer import OPTIMIZERS, state_elements_per_param
+from app.domain.recipe.precision import StoredDtypes, dtype_bytes, stored_dtypes
+from app.domain.recipe.recipe import Recipe
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Constants that are not from a specification; each has its source and range in ``app/catalog``.
+
+    Attributes:
+        context_bytes: CUDA context of one process.
+        nccl_bytes: buffers of the communicators once a collective has run.
+        reserved_frac_sharded, reserved_frac_whole: memory the allocator holds above the live tensors, as a share of them,
+            where parameters are gathered on their own streams, and where not.
+        matmul_frac: share of the dense peak that large training matmuls reach, by GPU architecture.
+        half_rows, half_width: tokens and matrix width at which half of that share is lost.
+        attention_frac: the same share for the attention kernel.
+        memory_frac: share of the HBM bandwidth that element-wise kernels reach.
+        elementwise_bytes_factor: HBM bytes element-wise work moves for one saved activation byte.
+        overlap_frac: share of a hideable transfer that really runs behind compute.
+        layer_launch_s: time one block's kernels need at least, however small they are.
+        interval_frac, time_interval_frac: half width of the 90 % interval of peak and of step time.
+    """
+
+    context_bytes: float
+    nccl_bytes: float
+    reserved_frac_sharded: float
+    reserved_frac_whole: float
+    matmul_frac: dict[str, float]
+    half_rows: float
+    half_width: float
+    attention_frac: float
+    memory_frac: float
+    elementwise_bytes_factor: float
+    overlap_frac: float
+    layer_launch_s: float
+    interval_frac: float
+    time_interval_frac: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Numbers:
+    """Counts of the model under this recipe, in elements.
+
+    Attributes:
+        total, trainable, frozen: parameters.
+        expert: routed expert parameters, part of total.
+        inside: parameters of the repeated blocks; ``outside`` the rest.
+        block: parameters of the largest block.
+        embedding, head: parameters of lookup tables and of the output head (the table again when tied).
+        largest_tensor: elements of the largest single tensor.
+        num_layers: blocks one forward of the main sequence runs.
+        adapter: parameters of the low-rank factors and of the modules trained in full beside them.
+        states_per_param: optimizer state elements for one trained parameter.
+        frozen_bytes: bytes of one frozen parameter as stored, averaged; 0 where nothing is frozen.
+        trainable_frac: trained share of a block.
+    """
+
+    total: int
+    trainable: int
+    frozen: int
+    expert: int
+    inside: int
+    outside: int
+    block: int
+    embedding: int
+    head: int
+    largest_tensor: int
+    num_layers: int
+    adapter: int
+    states_per_param: float
+    frozen_bytes: float
+    trainable_frac: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingSetup:
+    """What stays the same over all candidates."""
+
+    model: Architecture
+    recipe: Recipe
+    pool: Pool
+    rates: Rates
+    headroom_frac: float
+
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory of one device a plan may use: the driver's figure less the headroom."""
+        return int(self.pool.node.gpu.memory_bytes * (1 - self.headroom_frac))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """One array entry a candidate; int64 unless said otherwise. Booleans are 0 or 1 so that terms can multiply by them.
+
+    Attributes:
+        row: index into ``STRATEGIES``.
+        dp: data ranks; zero_ranks: ranks that states are sharded over (data · sequence ranks).
+        param_ranks, grad_ranks, state_ranks: ranks that hold one copy together.
+        group: ranks of the shard group; replicas: shard groups.
+        checkpointing: 0 none, 1 selective, 2 full.
+        offload_optimizer, offload_parameters: 0 none, 1 cpu, 2 nvme.
+        lean: small buckets and no gather-ahead, for when memory is short.
+        bucket, prefetch, reuse, sub_group, persistence: DeepSpeed's sizes in elements.
+        deepspeed, fsdp2, ddp: one of the three is 1.
+        *_bytes: float bytes of one element of each kind under the candidate's framework.
+    """
+
+    row: Array
+    world_size: Array
+    tp: Array
+    pp: Array
+    sp: Array
+    ep: Array
+    dp: Array
+    zero_ranks: Array
+    group: Array
+    replicas: Array
+    hpz: Array
+    param_ranks: Array
+    grad_ranks: Array
+    state_ranks: Array
+    gathers: Array
+    keeps_gathered: Array
+    all_reduce: Array
+    reduces_each: Array
+    gathers_after: Array
+    deepspeed: Array
+    fsdp2: Array
+    ddp: Array
+    micro_batch: Array
+    grad_accum: Array
+    checkpointing: Array
+    act_offload: Array
+    offload_optimizer: Array
+    offload_parameters: Array
+    lean: Array
+    bucket: Array
+    prefetch: Array
+    reuse: Array
+    sub_group: Array
+    persistence: Array
+    overlap_comm: Array
+    compute_bytes: Array
+    param_bytes: Array
+    frozen_bytes: Array
+    master_bytes: Array
+    duplicate_bytes: Array
+    grad_bytes: Array
+    reduce_bytes: Array
+    state_bytes: Array
+    autocast: Array
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def take(self, rows: Array) -> Columns:
+        """The candidates at these indices (or where this mask is true)."""
+        return Columns(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
+
+
+def numbers_of(model: Architecture, recipe: Recipe) -> Numbers:
+    """Count what the formulas need, for this model under this recipe."""
+    total, outside = count.total_params(model), count.outside_params(model)
+    adapter = 0
+    if recipe.adapter:
+        adapter = adapter_params(model, recipe.adapter) + saved_module_params(model, recipe.adapter)
+    trainable = adapter if recipe.adapter else min(total, recipe.trainable_params or total)
+    frozen = total if recipe.adapter else total - trainable
+    embedding = sum(w.numel for w in model.weights if w.role is Role.EMBEDDING)
+    head = model.vocab_size * model.hidden_size
+    layers = model.num_layers
+    owned = sum(s.owned for s in model.stacks if s.part == "main")
+    # The user's own total differs from the tensors counted: the difference sits in the blocks, evenly.
+    adjusted = (total - count.counted_params(model)) / max(1, owned)
+    block = max(count.block_params(s.block) for s in model.stacks if s.part == "main") + int(adjusted)
+    return Numbers(
+        total=total, trainable=trainable, frozen=frozen,
+        expert=sum(count.block_expert_params(s.block) * s.owned for s in model.stacks),
+        inside=total - outside, outside=outside, block=max(1, block), embedding=embedding, head=head,
+        largest_tensor=count.largest_tensor_numel(model), num_layers=layers, adapter=adapter,
+        states_per_param=state_elements_per_param(model, OPTIMIZERS[recipe.optimizer]),
+        frozen_bytes=_frozen_bytes(model, recipe, total) if frozen else 0.0,
+        trainable_frac=trainable / total,
+    )  # fmt: skip
+
+
+def _frozen_bytes(model: Architecture, recipe: Recipe, total: int) -> float:
+    """Bytes of one frozen parameter: the quantised layers at their width, everything else in the compute dtype."""
+    plain = dtype_bytes(stored_dtypes("fsdp2", recipe).frozen)
+    if not (recipe.adapter and recipe.adapter.kind == "qlora"):
+        return plain
+    quantised = quantised_params(model)
+    return (quantised * base_weight_bytes(recipe.adapter.base_bits) + (total - quantised) * plain) / total
+
+
+def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Numbers, recipe: Recipe) -> dict[str, Array]:
+    """Bytes-per-element columns: each framework's dtypes spread over the candidates that use it.
+
+    Args:
+        framework: name of each candidate's framework.
+    """
+    names = list(dtypes)
+    index = np.array([names.index(f) for f in framework])
+
+    def spread(values: list[float]) -> Array:
+        return np.array(values, dtype=np.float64)[index]
+
+    rows = [dtypes[n] for n in names]
+    fixed = OPTIMIZERS[recipe.optimizer].fixed_bytes_per_element
+    state = [fixed if fixed is not None and not recipe.optimizer_state_dtype else dtype_bytes(d.state) for d in rows]
+    return {
+        "compute_bytes": spread([dtype_bytes(d.compute) for d in rows]),
+        "param_bytes": spread([dtype_bytes(d.param) for d in rows]),
+        "frozen_bytes": spread([numbers.frozen_bytes or dtype_bytes(d.frozen) for d in rows]),
+        "master_bytes": spread([dtype_bytes(d.master) for d in rows]),
+        "duplicate_bytes": spread([dtype_bytes(d.param) * d.duplicate_master for d in rows]),
+        "grad_bytes": spread([dtype_bytes(d.grad) for d in rows]),
+        "reduce_bytes": spread([dtype_bytes(d.reduce) for d in rows]),
+        "state_bytes": spread([numbers.states_per_param * b for b in state]),
+        "autocast": spread([float(d.autocast) for d in rows]),
+    }

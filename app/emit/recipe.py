@@ -1,0 +1,70 @@
+"""Values every emitted file must agree on: hyperparameters, dtypes, what the header says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from app.domain.errors import InvalidRequestError
+from app.emit.job import EmitJob
+from app.emit.render import comment
+
+TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp8": "torch.bfloat16"}
+"""What tensors are held in; fp8 is a format of single matmuls, the tensors around them stay bf16."""
+
+CLIENT_OPTIMIZERS = ("adamw_8bit", "paged_adamw_8bit", "adafactor")
+"""Optimizers DeepSpeed has no name for: the training script builds them and hands them in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hyperparameters:
+    """Starting points a user changes by flag; memory and speed do not depend on them."""
+
+    lr: float
+    betas: tuple[float, float]
+    eps: float
+    weight_decay: float
+    momentum: float = 0.9
+
+
+def hyperparameters(job: EmitJob) -> Hyperparameters:
+    """Common starting values: ten times the learning rate for adapters, a third of AdamW's for Lion."""
+    optimizer = job.settings.optimizer
+    lr = 2e-4 if job.adapter else 2e-5
+    if optimizer == "lion":
+        return Hyperparameters(lr=lr / 4, betas=(0.95, 0.98), eps=1e-8, weight_decay=0.1)
+    if optimizer in ("sgd", "sgd_momentum"):
+        return Hyperparameters(lr=lr * 100, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0)
+    if optimizer == "muon":
+        return Hyperparameters(lr=lr * 10, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.1, momentum=0.95)
+    return Hyperparameters(lr=lr, betas=(0.9, 0.95), eps=1e-8, weight_decay=0.0 if job.adapter else 0.1)
+
+
+def compute_dtype(job: EmitJob) -> str:
+    """The 16- or 32-bit dtype matmuls take their inputs from: bf16 under fp8."""
+    return "bf16" if job.settings.precision == "fp8" else job.settings.precision
+
+
+def zero_stage(job: EmitJob) -> int:
+    """DeepSpeed's stage number of the plan's strategy.
+
+    Raises:
+        InvalidRequestError: the strategy is not one DeepSpeed has.
+    """
+    stages = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+    strategy = job.settings.strategy
+    if strategy not in stages:
+        raise InvalidRequestError.at(
+            "constraints", "strategy", msg=f"strategy {strategy} is not a DeepSpeed one", hint=f"use {', '.join(stages)}"
+        )
+    return stages[strategy]
+
+
+def header(job: EmitJob) -> list[str]:
+    """What the file was made for, line by line, safe to put behind any comment sign."""
+    s = job.settings
+    ranks = f"{s.world_size} GPUs = {s.nodes} x {s.gpus_per_node}"
+    batch = f"{s.global_batch} sequences of {s.seq_len} = micro_batch {s.micro_batch} x grad_accum {s.grad_accum} x dp {s.dp}"
+    lines = [f"Written by Shardplan {comment(job.engine_version)} for {comment(job.model.name)}."]
+    lines += [f"{s.framework} {s.strategy}, {s.precision}, {s.optimizer}, checkpointing {s.activation_checkpointing}", ranks]
+    lines += [f"Global batch: {batch}"]
+    return lines + [comment(f"{key}: {value}") for key, value in job.figures.items()]

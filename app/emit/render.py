@@ -1,0 +1,55 @@
+"""Turning templates into text: the one place where a value becomes a Python, shell or comment token.
+
+Templates read as the language they produce: ``#% if`` lines are comments to Python and shell, ``<< value >>`` is filled in.
+No user string reaches a file except through ``py`` (a Python literal), ``sh`` (a quoted shell word) or ``comment``.
+"""
+
+from __future__ import annotations
+
+import shlex
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+COMMENT_CHARS = 100
+
+
+def comment(value: object) -> str:
+    """One printable line: no newline, control character or text direction mark can end or disguise a comment."""
+    text = "".join(ch if ch.isprintable() else " " for ch in str(value))
+    text = " ".join(text.split())
+    return text if len(text) <= COMMENT_CHARS else text[: COMMENT_CHARS - 1] + "…"
+
+
+def shell_word(value: object) -> str:
+    """One shell word, whatever the text; control characters become spaces first, for they have no place in a name."""
+    return shlex.quote("".join(ch if ch.isprintable() else " " for ch in str(value)))
+
+
+def render(template: str, **values: Any) -> str:
+    """Fill in a template of app/emit/templates; an unknown name is an error, never an empty string."""
+    return _environment().get_template(template).render(**values)
+
+
+@cache
+def _environment() -> Environment:
+    # Autoescaping is for HTML; here every value passes one of the three filters instead.
+    env = Environment(
+        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=False,  # noqa: S701
+        undefined=StrictUndefined,
+        block_start_string="<%",
+        block_end_string="%>",
+        variable_start_string="<<",
+        variable_end_string=">>",
+        comment_start_string="<#",
+        comment_end_string="#>",
+        line_statement_prefix="#%",
+        keep_trailing_newline=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters.update(py=repr, sh=shell_word, comment=comment)
+    return env

@@ -1,0 +1,62 @@
+"""The service: settings in, a FastAPI application out."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import uvicorn
+from fastapi import FastAPI
+from fastapi.staticfiles import StaticFiles
+
+from app import ENGINE_VERSION
+from app.observability import configure_logging
+from app.resources import resource_dir
+from app.services.saved_plans import SavedPlans
+from app.settings import AppSettings
+from app.store.migrate import upgrade
+from app.store.session import Database, DatabaseOptions
+from app.web import api, middleware, pages, problems
+
+
+def create_app(settings: AppSettings | None = None) -> FastAPI:
+    """Build the application; the database is migrated when it starts."""
+    settings = settings or AppSettings()
+    configure_logging(settings.log_level, settings.log_format)
+    database = Database(settings.database_url, _limits(settings))
+
+    @asynccontextmanager
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
+        upgrade(settings.database_url)
+        yield
+        database.close()
+
+    app = FastAPI(
+        title="Shardplan", version=ENGINE_VERSION, lifespan=lifespan, docs_url=None, redoc_url=None,
+        description="How to shard one training run with DeepSpeed, FSDP2 or DDP: memory, traffic, time and the file that does it.",
+    )  # fmt: skip
+    app.state.settings, app.state.database = settings, database
+    app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
+    app.include_router(pages.router)
+    app.include_router(api.router)
+    app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
+    problems.install(app, pages.problem_page)
+    middleware.install(app, settings)
+    return app
+
+
+def _limits(settings: AppSettings) -> DatabaseOptions:
+    return DatabaseOptions(
+        connect_timeout_s=settings.database_connect_timeout_s, statement_timeout_s=settings.database_statement_timeout_s,
+        pool_size=settings.database_pool_size,
+    )  # fmt: skip
+
+
+def serve() -> None:
+    """Serve on the configured address until stopped."""
+    settings = AppSettings()
+    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=20)
+
+
+if __name__ == "__main__":
+    serve()

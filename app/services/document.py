@@ -1,0 +1,89 @@
+"""The JSON document of a plan: the contract's names, built from the domain's result."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from app import ENGINE_VERSION
+from app.domain.plan import Candidate, GpuMemory, Plan, PoolMemory, StepTime, TermResult
+from app.domain.sources import SOURCES
+from app.services.request import PlanRequest
+
+
+def plan_document(plan: Plan, request: PlanRequest) -> dict[str, Any]:
+    """The answer of ``POST /plan``."""
+    return {
+        "id": None,
+        "engine_version": ENGINE_VERSION,
+        "request": request.model_dump(mode="json"),
+        "verdict": plan.verdict,
+        "summary": plan.summary,
+        "shortfall_bytes": plan.shortfall_bytes,
+        "model": asdict(plan.model),
+        "recommended": candidate_document(plan.recommended),
+        "ideal": {"states_bytes": plan.ideal_states_bytes, "traffic_bytes_per_step": plan.ideal_traffic_bytes},
+        "alternatives": [candidate_document(c) for c in plan.alternatives],
+        "ladder": [asdict(rung) for rung in plan.ladder],
+        "ways_out": [asdict(way) for way in plan.ways_out],
+        "rejected": [asdict(r) for r in plan.rejected],
+        "search": {"candidates": plan.candidates, "feasible": plan.feasible, "elapsed_ms": round(plan.elapsed_ms, 2)},
+        "warnings": [asdict(w) for w in plan.warnings],
+        "files": {a.filename: a.text for a in plan.files},
+    }
+
+
+def candidate_document(candidate: Candidate) -> dict[str, Any]:
+    """One candidate: settings, memory, communication, time, cost."""
+    settings = candidate.settings
+    return {
+        "settings": {name: getattr(settings, name) for name in settings.__slots__} | {"data_parallel": settings.dp},
+        "verdict": candidate.verdict,
+        "memory": {"gpu": _gpu(candidate.gpu), "host_per_node": _pool(candidate.host), "nvme_per_node": _pool(candidate.nvme)},
+        "communication": {
+            "terms": [asdict(t) | {"source": _cite(t.source)} for t in candidate.communication],
+            "bytes_per_step": sum(t.bytes_per_step for t in candidate.communication),
+        },
+        "time": _time(candidate.time),
+        "cost": {"usd_per_hour": candidate.usd_per_hour, "usd_per_billion_tokens": candidate.usd_per_billion_tokens},
+    }
+
+
+def _gpu(gpu: GpuMemory) -> dict[str, Any]:
+    return {
+        "terms": [_bytes_term(t) for t in gpu.terms],
+        "moments": [
+            {"name": m.name, "allocated_bytes": m.allocated_bytes,
+             "terms": [{"name": t.name, "category": t.category, "bytes": int(t.value), "exactness": t.exactness} for t in m.terms]}
+            for m in gpu.moments
+        ],
+        "peak_allocated_bytes": gpu.peak_allocated_bytes, "peak_reserved_bytes": gpu.peak_reserved_bytes, "device_bytes": gpu.device_bytes,
+        "peak_moment": gpu.peak_moment, "capacity_bytes": gpu.capacity_bytes, "fit_probability_frac": round(gpu.fit_probability_frac, 4),
+        "interval_90_bytes": list(gpu.interval_90_bytes),
+    }  # fmt: skip
+
+
+def _pool(pool: PoolMemory) -> dict[str, Any]:
+    return {"terms": [_bytes_term(t) for t in pool.terms], "peak_bytes": pool.peak_bytes, "capacity_bytes": pool.capacity_bytes}
+
+
+def _time(time: StepTime) -> dict[str, Any]:
+    fields = {name: getattr(time, name) for name in time.__slots__ if name not in ("terms", "interval_90_s")}
+    terms = [_described(t) | {"seconds": t.value} for t in time.terms]
+    return fields | {"interval_90_s": list(time.interval_90_s), "terms": terms}
+
+
+def _bytes_term(term: TermResult) -> dict[str, Any]:
+    return _described(term) | {"bytes": int(term.value)}
+
+
+def _described(term: TermResult) -> dict[str, Any]:
+    return {
+        "name": term.name, "category": term.category, "moment": term.moment, "formula": term.formula, "equation": term.equation,
+        "source": _cite(term.source), "exactness": term.exactness, "changes_it": term.changes_it,
+    }  # fmt: skip
+
+
+def _cite(key: str) -> str:
+    found = SOURCES[key]
+    return f"{found.title} <{found.url}>" if found.url else found.title

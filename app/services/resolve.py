@@ -1,0 +1,116 @@
+"""From a request to a question the domain can answer: model, recipe, pools and pins, with everything looked up."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from app.catalog.fitted import fitted_rates
+from app.catalog.models import find_model
+from app.domain.errors import InvalidRequestError
+from app.domain.model.architecture import Architecture
+from app.domain.model.infer import Shape, architecture_from_params, architecture_from_shape
+from app.domain.recipe.adapter import Adapter
+from app.domain.recipe.recipe import Recipe
+from app.domain.search.constraints import Constraints
+from app.domain.search.planner import Question
+from app.domain.setup import TrainingSetup
+from app.ingest.hf_config import architecture_from_config
+from app.services.cluster import resolve_pools
+from app.services.request import AdapterIn, ModelIn, PlanRequest, ShapeIn, TrainingIn, tokens_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedModel:
+    """A model with what emitted scripts need to build it."""
+
+    architecture: Architecture
+    hf_id: str | None = None
+    hf_config: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A request with everything looked up."""
+
+    question: Question
+    model: ResolvedModel
+    gpu_name: str
+    assumed: tuple[str, ...]
+
+
+def resolve(request: PlanRequest) -> Resolved:
+    """Look up presets and devices and bundle the question.
+
+    Raises:
+        InvalidRequestError: something named is unknown or contradicts the rest.
+    """
+    model = resolve_model(request.model)
+    cluster = resolve_pools(request.cluster.pools)
+    setup = TrainingSetup(
+        model=model.architecture, recipe=_recipe(request.training), pool=cluster.pools[0], rates=fitted_rates(), headroom_frac=request.headroom_frac,
+    )  # fmt: skip
+    _check_training(setup)
+    question = Question(
+        setup=setup, pools=cluster.pools, constraints=Constraints(**request.constraints.model_dump()), objective=request.objective,
+    )  # fmt: skip
+    return Resolved(question=question, model=model, gpu_name=cluster.gpu_name, assumed=cluster.assumed)
+
+
+def resolve_model(given: ModelIn) -> ResolvedModel:
+    """The architecture of whichever way the model was named."""
+    if given.preset is not None:
+        preset = find_model(given.preset, ("model", "preset"))
+        architecture = architecture_from_config(preset.config, name=preset.name, loc=("model", "preset"))
+        return ResolvedModel(architecture=architecture, hf_id=preset.hf_id, hf_config=preset.config)
+    if given.hf_config is not None:
+        architecture = architecture_from_config(given.hf_config, loc=("model", "hf_config"))
+        return ResolvedModel(architecture=architecture, hf_config=given.hf_config)
+    if given.shape is not None:
+        return ResolvedModel(architecture=architecture_from_shape(_shape(given.shape)))
+    if given.params is not None:
+        return ResolvedModel(architecture=architecture_from_params(given.params))
+    raise InvalidRequestError.at(
+        "model", "hf_id", msg="this server does not fetch models from a hub", hint="paste the model's config.json as model.hf_config, or use model.preset"
+    )
+
+
+def _shape(given: ShapeIn) -> Shape:
+    if given.head_dim is None and given.hidden_size % given.num_heads:
+        raise InvalidRequestError.at(
+            "model", "shape", "num_heads", msg=f"num_heads {given.num_heads} does not divide hidden_size {given.hidden_size}", hint="give head_dim as well"
+        )
+    values = given.model_dump() | {
+        "num_kv_heads": given.num_kv_heads or given.num_heads, "head_dim": given.head_dim or given.hidden_size // given.num_heads,
+        "total_params": round(given.total_params) if given.total_params else None,
+    }  # fmt: skip
+    return Shape(**values)
+
+
+def _recipe(given: TrainingIn) -> Recipe:
+    values = given.model_dump(exclude={"tokens_from", "adapter"})
+    values["seq_len"] = tokens_of(given.tokens_from) if given.tokens_from else given.seq_len
+    values["trainable_params"] = round(given.trainable_params) if given.trainable_params else None
+    return Recipe(**values, adapter=_adapter(given.adapter) if given.adapter else None)
+
+
+def _adapter(given: AdapterIn) -> Adapter:
+    values = given.model_dump()
+    values["targets"] = tuple(values["targets"]) if isinstance(values["targets"], list) else values["targets"]
+    values["modules_to_save"] = tuple(values["modules_to_save"])
+    return Adapter(**values)
+
+
+def _check_training(setup: TrainingSetup) -> None:
+    recipe = setup.recipe
+    if recipe.adapter and not any(recipe.adapter.covers(w) for s in setup.model.stacks for w in s.block.weights):
+        names = sorted({w.name for s in setup.model.stacks for w in s.block.weights if len(w.shape) == 2})[:12]
+        raise InvalidRequestError.at(
+            "training", "adapter", "targets", msg=f"no layer of this model is called any of {', '.join(recipe.adapter.targets)[:200]}",
+            hint=f"its layers are {', '.join(names)}",
+        )  # fmt: skip
+    if recipe.adapter and recipe.trainable_params:
+        raise InvalidRequestError.at(
+            "training", "trainable_params", msg="trainable_params and adapter are both given; the adapter already says what is trained", hint="drop one"
+        )

@@ -1,0 +1,54 @@
+"""What an operator can set, read once at start from ``SHARDPLAN_*`` environment variables."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, field_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+
+class AppSettings(BaseSettings):
+    """Settings of the service; every default is good for one person on one machine.
+
+    Attributes:
+        database_url: SQLite file or PostgreSQL, as an SQLAlchemy address; ``postgres://`` is understood.
+        host, port: where ``make run`` listens.
+        log_level, log_format: how much is logged, and whether as lines of JSON or of text.
+        max_body_bytes: largest request body; a config.json is a few kilobytes, the largest known 60 KB.
+        max_json_depth: deepest nesting of objects and arrays in a JSON body.
+        fetch_models: whether ``hf_id`` may be fetched over the network. Off, so that a plan needs nothing outside.
+        fetch_timeout_s: longest wait for such a fetch.
+        database_connect_timeout_s: longest wait for a connection.
+        database_statement_timeout_s: longest run of one statement; on SQLite longest wait for the write lock.
+        database_pool_size: connections kept to PostgreSQL by one process.
+        page_size_max: most saved plans in one page of a list.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="SHARDPLAN_", frozen=True)
+
+    database_url: str = "sqlite:///shardplan.db"
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=1, le=65535)
+    log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
+    log_format: Literal["json", "text"] = "json"
+    max_body_bytes: int = Field(2**20, ge=2**10)
+    max_json_depth: int = Field(64, ge=8, le=512)
+    fetch_models: bool = False
+    fetch_timeout_s: float = Field(5.0, gt=0)
+    database_connect_timeout_s: int = Field(5, ge=1)
+    database_statement_timeout_s: int = Field(10, ge=1)
+    database_pool_size: int = Field(10, ge=1)
+    page_size_max: int = Field(100, ge=1)
+
+    @field_validator("database_url")
+    @classmethod
+    def _known_database(cls, value: str) -> str:
+        for prefix in ("postgres://", "postgresql://"):
+            if value.startswith(prefix):
+                value = "postgresql+psycopg://" + value.removeprefix(prefix)
+        if not value.startswith(("sqlite:///", "postgresql+psycopg://")):
+            raise ValueError("give sqlite:///file.db or postgresql://user:password@host/name")
+        if value.removeprefix("sqlite:///") in ("", ":memory:"):
+            raise ValueError("an in-memory SQLite database is private to one connection; name a file")
+        return value

@@ -1,0 +1,87 @@
+"""Tables of the database. ``migrations/`` builds the same schema; a test compares the two."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import JSON, CheckConstraint, DateTime, ForeignKey, Index, MetaData, String, Text, TypeDecorator
+from sqlalchemy.engine import Dialect
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+NAMES = {
+    "pk": "pk_%(table_name)s",
+    "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+    "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+    "ck": "ck_%(table_name)s_%(constraint_name)s",
+    "fk": "fk_%(table_name)s_%(column_0_name)s_%(referred_table_name)s",
+}
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC: ``timestamptz`` on PostgreSQL, and on SQLite, which knows no zones, the same without one."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Turn to UTC, and drop the zone where the database would drop it silently."""
+        if value is None:
+            return None
+        moment = value.astimezone(UTC)
+        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
+        """Give the moment back with its zone."""
+        if value is None:
+            return None
+        return value.replace(tzinfo=UTC) if dialect.name == "sqlite" else value.astimezone(UTC)
+
+
+class Base(DeclarativeBase):
+    """Base of the mapped classes."""
+
+    metadata = MetaData(naming_convention=NAMES)
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON}  # noqa: RUF012 (read by SQLAlchemy)
+
+
+class PlanRow(Base):
+    """One saved plan; inserted and deleted, never updated.
+
+    The documents are ``json`` on both databases, not ``jsonb``: nothing queries inside them, and jsonb would reorder
+    keys, turn 7.5e9 into an integer and refuse U+0000, while a saved plan is given back as it was saved.
+    They come last so that a list reads the short columns without touching them.
+    """
+
+    __tablename__ = "plans"
+    __table_args__ = (
+        CheckConstraint("verdict IN ('fits', 'tight', 'does_not_fit')", name="verdict"),
+        Index(None, "created_at", "id"),
+        Index(None, "model_name", "created_at", "id"),
+        Index(None, "gpu_name", "created_at", "id"),
+    )
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    created_at: Mapped[datetime]
+    name: Mapped[str] = mapped_column(String(200))
+    note: Mapped[str] = mapped_column(Text)
+    engine_version: Mapped[str] = mapped_column(String(32))
+    model_name: Mapped[str] = mapped_column(String(300))
+    gpu_name: Mapped[str] = mapped_column(String(300))
+    verdict: Mapped[str] = mapped_column(String(16))
+    search_text: Mapped[str] = mapped_column(Text)
+    """Name, model and GPUs case-folded, so that both databases search alike in every script."""
+    edit_token_hash: Mapped[str] = mapped_column(String(64))
+    request: Mapped[dict[str, Any]]
+    answer: Mapped[dict[str, Any]]
+
+
+class IdempotencyRow(Base):
+    """Which plan a client's ``Idempotency-Key`` made, and of which body."""
+
+    __tablename__ = "idempotency"
+
+    key: Mapped[str] = mapped_column(String(200), primary_key=True)
+    request_hash: Mapped[str] = mapped_column(String(64))
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]

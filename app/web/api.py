@@ -1,0 +1,121 @@
+"""JSON endpoints: thin doors to the use cases."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import orjson
+from fastapi import APIRouter, Body, Header, Query, Request, Response
+
+from app.catalog.documents import catalog_document
+from app.domain.plan import Artifact
+from app.services.plan import answer, file_of
+from app.services.request import PlanRequest
+from app.services.saved_plans import PlanPage, SavedPlan
+from app.store.repository import PlanFilter
+from app.web.deps import DatabaseDep, SavedPlansDep
+from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
+
+router = APIRouter()
+
+FileName = Literal["ds_config.json", "ds_train.py", "fsdp2_train.py", "ddp_train.py", "accelerate.yaml", "launch.sh"]
+_EXAMPLES: Any = {"llama-3.1-8b on 8 H100": {"value": EXAMPLE_REQUEST}}
+PlanBody = Annotated[PlanRequest, Body(openapi_examples=_EXAMPLES)]
+
+
+def json_response(document: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    """A JSON answer, written by orjson."""
+    return Response(orjson.dumps(document, default=str), status_code=status, media_type="application/json", headers=headers)
+
+
+def file_response(artifact: Artifact) -> Response:
+    """A generated file as a download."""
+    headers = {"content-disposition": f'attachment; filename="{artifact.filename}"'}
+    return Response(artifact.text, media_type=artifact.media_type, headers=headers)
+
+
+@router.post("/plan", tags=["plan"], responses={200: {"model": PlanOut}, **problems(400, 413, 422)}, summary="Plan one training run")
+def post_plan(body: PlanBody) -> Response:
+    """Answer one request. Computes only: nothing is stored."""
+    return json_response(answer(body).document())
+
+
+@router.post("/plan/{file}", tags=["plan"], responses=problems(400, 409, 413, 422), summary="One file of the recommended plan")
+def post_plan_file(file: FileName, body: PlanBody, dialect: Annotated[Literal["plain", "hf_auto"], Query()] = "plain") -> Response:
+    """Answer with that one file. ``dialect=hf_auto`` writes ds_config.json for the Hugging Face Trainer, with its ``auto`` values."""
+    return file_response(file_of(body, file, dialect=dialect))
+
+
+@router.post("/plans", tags=["saved plans"], status_code=201, responses={201: {"model": PlanOut}, **problems(400, 409, 413, 422, 503)}, summary="Plan and save")
+def post_plans(
+    body: Annotated[SaveRequest, Body(openapi_examples=_EXAMPLES)],
+    saved: SavedPlansDep,
+    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
+) -> Response:
+    """Plan, and keep request and answer. ``edit_token`` is given once: it is needed to delete the plan."""
+    request = PlanRequest.model_validate(body.model_dump(exclude={"name", "note"}, exclude_unset=True))
+    document = body.model_dump(mode="json", exclude={"name", "note"}, exclude_unset=True)
+    kept = saved.save(document, answer(request).document(), name=body.name, note=body.note, idempotency_key=idempotency_key)
+    return json_response(saved_document(kept), 200 if kept.replayed else 201, {"location": f"/plans/{kept.id}"})
+
+
+@router.get("/plans", tags=["saved plans"], responses=problems(422, 503), summary="List saved plans", response_model=None)
+def get_plans(
+    request: Request,
+    saved: SavedPlansDep,
+    name: Annotated[str | None, Query(max_length=200)] = None,
+    model: Annotated[str | None, Query(max_length=200)] = None,
+    gpu: Annotated[str | None, Query(max_length=200)] = None,
+    cursor: Annotated[str | None, Query(max_length=500)] = None,
+    limit: Annotated[int, Query(ge=1, le=100)] = 20,
+) -> Response:
+    """Newest first, in pages; ``next`` is the address of the following page."""
+    page = saved.list(PlanFilter(name=name, model=model, gpu=gpu), cursor=cursor, limit=limit)
+    return json_response(page_document(page, request))
+
+
+@router.delete("/plans/{plan_id}", tags=["saved plans"], status_code=204, responses=problems(403, 404, 503), summary="Delete a saved plan")
+def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, Header(max_length=200)]) -> Response:
+    """Delete a plan; the ``Edit-Token`` header is the secret its save answered with."""
+    saved.delete(plan_id, edit_token)
+    return Response(status_code=204)
+
+
+@router.get("/plans/{plan_id}/{file}", tags=["saved plans"], responses=problems(404, 503), summary="Download a file of a saved plan")
+def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep) -> Response:
+    """A generated file, as it was when the plan was saved."""
+    return file_response(saved.file(plan_id, file))
+
+
+@router.get("/catalog/{kind}", tags=["catalogue"], responses=problems(404), summary="Presets, each figure with its source")
+def get_catalog(kind: Literal["gpus", "instances", "models"]) -> Response:
+    """GPUs, instances or models that can be named in a request."""
+    return json_response(catalog_document(kind))
+
+
+@router.get("/healthz", tags=["operations"], summary="The process answers")
+def healthz() -> dict[str, str]:
+    """Answers while the process lives; asks nothing else."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz", tags=["operations"], responses=problems(503), summary="The database answers")
+def readyz(database: DatabaseDep) -> dict[str, str]:
+    """Answers 200 when plans can be saved, 503 when the database is away; planning works either way."""
+    database.ping()
+    return {"status": "ready"}
+
+
+def saved_document(kept: SavedPlan) -> dict[str, Any]:
+    """A saved plan in the contract's shape: the answer as it was, with its id and links."""
+    links = {"self": f"/plans/{kept.id}"} | {name: f"/plans/{kept.id}/{name}" for name in kept.answer.get("files", {})}
+    document = dict(kept.answer) | {"id": kept.id, "name": kept.name, "note": kept.note, "created_at": kept.created_at.isoformat(), "links": links}
+    return document | ({"edit_token": kept.edit_token} if kept.edit_token else {})
+
+
+def page_document(page: PlanPage, request: Request) -> dict[str, Any]:
+    """One page of the list."""
+    after = str(request.url.include_query_params(cursor=page.next_cursor)) if page.next_cursor else None
+    fields = ("id", "name", "created_at", "engine_version", "model_name", "gpu_name", "verdict")
+    items = [{f: getattr(item, f) for f in fields} | {"links": {"self": f"/plans/{item.id}"}} for item in page.items]
+    return {"items": items, "next_cursor": page.next_cursor, "next": after}

@@ -1,0 +1,31 @@
+"""What endpoints ask for, taken from ``app.state``, where ``create_app`` puts it."""
+
+from __future__ import annotations
+
+from typing import Annotated, cast
+
+from fastapi import Depends, Request
+
+from app.services.saved_plans import SavedPlans
+from app.settings import AppSettings
+from app.store.session import Database
+
+
+def get_settings(request: Request) -> AppSettings:
+    """Settings the app was created with."""
+    return cast(AppSettings, request.app.state.settings)
+
+
+def get_database(request: Request) -> Database:
+    """The process's database."""
+    return cast(Database, request.app.state.database)
+
+
+def get_saved_plans(request: Request) -> SavedPlans:
+    """The use cases of saved plans."""
+    return cast(SavedPlans, request.app.state.saved_plans)
+
+
+SettingsDep = Annotated[AppSettings, Depends(get_settings)]
+DatabaseDep = Annotated[Database, Depends(get_database)]
+SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]

@@ -1,0 +1,198 @@
+"""What every request passes: an id, security headers, a log line, and a body that is small and, if JSON, really JSON.
+
+Plain ASGI, no task and no queue per request.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+import uuid
+from typing import Any
+
+import orjson
+from fastapi import FastAPI
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from app.observability import Metrics, request_id_var
+from app.settings import AppSettings
+from app.web import problems
+
+CONTENT_SECURITY_POLICY = "; ".join(
+    (
+        "default-src 'none'",
+        "script-src 'self'",
+        "style-src 'self'",
+        "img-src 'self' data:",
+        "font-src 'self'",
+        "connect-src 'self'",
+        "form-action 'self'",
+        "frame-ancestors 'none'",
+        "base-uri 'none'",
+    )
+)
+SECURITY_HEADERS = {
+    "content-security-policy": CONTENT_SECURITY_POLICY,
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+}
+_REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_WITHOUT_BODY = frozenset({"GET", "HEAD", "OPTIONS"})
+
+log = logging.getLogger("shardplan.request")
+
+
+def install(app: FastAPI, settings: AppSettings, metrics: Metrics | None = None) -> None:
+    """Put both middlewares around the app, the request context outermost."""
+    app.add_middleware(BodyGuard, max_bytes=settings.max_body_bytes, max_depth=settings.max_json_depth)
+    app.add_middleware(RequestContext, metrics=metrics or Metrics())
+
+
+class RequestContext:
+    """Gives a request its id, and its answer the id and the security headers; turns an escaped exception into a 500."""
+
+    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
+        self._app = app
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        given = Headers(scope=scope).get("x-request-id", "")
+        request_id = given if _REQUEST_ID.fullmatch(given) else uuid.uuid4().hex
+        scope.setdefault("state", {})["request_id"] = request_id
+        token = request_id_var.set(request_id)
+        started = time.perf_counter()
+        status = 0
+
+        async def send_with_headers(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                headers["x-request-id"] = request_id
+                for name, value in SECURITY_HEADERS.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._app(scope, receive, send_with_headers)
+        except Exception:
+            log.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            if status:
+                raise  # half an answer is out: only closing the connection tells the client
+            response = problems.respond(Request(scope), problems.unexpected())
+            await response(scope, receive, send_with_headers)
+        finally:
+            self._record(scope, status, time.perf_counter() - started)
+            request_id_var.reset(token)
+
+    def _record(self, scope: Scope, status: int, seconds: float) -> None:
+        route = getattr(scope.get("route"), "path", "unmatched")
+        self._metrics.observe(scope["method"], route, status, seconds)
+        extra = {"method": scope["method"], "route": route, "status": status, "ms": round(seconds * 1000, 2)}
+        log.info("%s %s %d", scope["method"], scope["path"], status, extra=extra)
+
+
+class BodyGuard:
+    """Reads the body before the app does: refuses one that is too big, and JSON that is broken or too deep.
+
+    Strict where Python's own reader is lenient: NaN, Infinity, numbers beyond double precision and halves of surrogate
+    pairs are refused with their position, so that no endpoint ever meets them.
+    """
+
+    def __init__(self, app: ASGIApp, max_bytes: int, max_depth: int) -> None:
+        self._app = app
+        self._max_bytes = max_bytes
+        self._max_depth = max_depth
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with its whole body, or answer with the problem it has."""
+        if scope["type"] != "http" or scope["method"] in _WITHOUT_BODY:
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        declared = headers.get("content-length", "0")
+        body = None
+        if declared.isdecimal() and int(declared[:20]) <= self._max_bytes:
+            body = await self._read(receive)
+        problem = self._too_big() if body is None else self._json_problem(headers, body)
+        if problem is not None:
+            await problems.respond(Request(scope), problem)(scope, receive, send)
+            return
+        await self._app(scope, _replay(body or b"", receive), send)
+
+    async def _read(self, receive: Receive) -> bytes | None:
+        """The whole body; None as soon as it is too big, whatever its declared length."""
+        chunks: list[bytes] = []
+        size = 0
+        while True:
+            message = await receive()
+            chunk = message.get("body", b"")
+            size += len(chunk)
+            if size > self._max_bytes:
+                return None
+            chunks.append(chunk)
+            if not message.get("more_body", False):
+                return b"".join(chunks)
+
+    def _too_big(self) -> problems.Problem:
+        detail = f"the body is larger than {self._max_bytes:,} bytes; a config.json needs a few thousand"
+        return problems.Problem(
+            status=413,
+            code="body_too_large",
+            title="The body is too large",
+            detail=detail,
+            headers={"Connection": "close"},
+        )
+
+    def _json_problem(self, headers: Headers, body: bytes) -> problems.Problem | None:
+        if not body or "json" not in headers.get("content-type", ""):
+            return None
+        try:
+            value = orjson.loads(body)
+        except orjson.JSONDecodeError as error:
+            where = f"line {error.lineno}, column {error.colno}"
+            return problems.not_json(f"the body is not JSON: {error.msg} at {where}", loc=(error.lineno, error.colno))
+        if too_deep(value, self._max_depth):
+            detail = f"objects and lists are nested more than {self._max_depth} deep"
+            return problems.Problem(status=422, code="too_deep", title="The JSON is nested too deeply", detail=detail)
+        return None
+
+
+def too_deep(value: Any, limit: int) -> bool:
+    """Whether objects and lists are nested more than ``limit`` deep; level by level, so that depth costs no stack.
+
+    Example:
+        >>> too_deep([[1]], 1), too_deep([[1]], 2), too_deep(1, 0)
+        (True, False, False)
+    """
+    level = [value] if isinstance(value, (dict, list)) else []
+    for _ in range(limit):
+        if not level:
+            return False
+        inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
+        level = [item for item in inner if isinstance(item, (dict, list))]
+    return bool(level)
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """A ``receive`` that gives the body once more, then whatever really comes next (the disconnect)."""
+    pending = True
+
+    async def replay() -> Message:
+        nonlocal pending
+        if pending:
+            pending = False
+            return {"type": "http.request", "body": body, "more_body": False}
+        return await receive()
+
+    return replay

@@ -1,0 +1,165 @@
+"""Shapes of the answers, for the OpenAPI document; the request's live in ``services/request.py``, which every door shares."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.services.request import PlanRequest
+
+EXAMPLE_REQUEST: dict[str, Any] = {
+    "model": {"preset": "llama-3.1-8b"},
+    "training": {"seq_len": 8192, "global_batch": 64},
+    "cluster": {"pools": [{"gpu": "h100-sxm-80gb", "gpus_per_node": 8, "nodes": 1}]},
+}
+"""The question the home page answers, and the example of the API."""
+
+Verdict = Literal["fits", "tight", "does_not_fit"]
+_OPEN = ConfigDict(extra="allow")
+
+
+class SaveRequest(PlanRequest):
+    """A PlanRequest to be kept, with the client's own words."""
+
+    name: str = Field("", max_length=200)
+    note: str = Field("", max_length=10_000)
+
+
+class TermOut(BaseModel):
+    """One line of a ledger; terms that are alive at the peak add up to the device total."""
+
+    model_config = _OPEN
+
+    name: str
+    category: Literal["parameters", "gradients", "optimizer_states", "activations", "logits", "buffers", "adapters", "overhead"]
+    bytes: int
+    moment: str
+    formula: str
+    source: str
+    exactness: Literal["exact", "derived", "fitted"]
+
+
+class GpuMemoryOut(BaseModel):
+    """Memory of the busiest GPU."""
+
+    model_config = _OPEN
+
+    terms: list[TermOut]
+    peak_allocated_bytes: int = Field(description="torch allocated")
+    peak_reserved_bytes: int = Field(description="torch reserved")
+    device_bytes: int = Field(description="what nvidia-smi shows")
+    peak_moment: str
+    capacity_bytes: int
+    fit_probability_frac: float
+    interval_90_bytes: tuple[int, int] = Field(description="90 % interval of peak_reserved_bytes")
+
+
+class PoolMemoryOut(BaseModel):
+    """Memory of one node's host or disks."""
+
+    model_config = _OPEN
+
+    terms: list[TermOut]
+    peak_bytes: int
+    capacity_bytes: int | None
+
+
+class MemoryOut(BaseModel):
+    """Memory by place."""
+
+    gpu: GpuMemoryOut
+    host_per_node: PoolMemoryOut
+    nvme_per_node: PoolMemoryOut
+
+
+class TimeOut(BaseModel):
+    """Where one optimizer step goes."""
+
+    model_config = _OPEN
+
+    step_s: float
+    compute_s: float
+    exposed_communication_s: float
+    optimizer_s: float
+    offload_s: float
+    tokens_per_s_per_gpu: float
+    tokens_per_s: float
+    mfu_frac: float
+    interval_90_s: tuple[float, float]
+
+
+class CandidateOut(BaseModel):
+    """One configuration with everything it costs."""
+
+    model_config = _OPEN
+
+    settings: dict[str, Any]
+    verdict: Verdict
+    memory: MemoryOut
+    communication: dict[str, Any]
+    time: TimeOut
+    cost: dict[str, float | None]
+
+
+class WarningOut(BaseModel):
+    """Something to know, with its fix."""
+
+    code: str
+    severity: Literal["info", "warning", "error"]
+    message: str
+    field: str
+    fix: str
+
+
+class PlanOut(BaseModel):
+    """The answer to one request."""
+
+    model_config = _OPEN
+
+    id: str | None
+    engine_version: str
+    request: dict[str, Any]
+    verdict: Verdict
+    summary: str
+    model: dict[str, Any]
+    recommended: CandidateOut
+    ideal: dict[str, dict[str, int]]
+    alternatives: list[CandidateOut]
+    ladder: list[dict[str, Any]]
+    rejected: list[dict[str, Any]]
+    search: dict[str, Any]
+    warnings: list[WarningOut]
+    files: dict[str, str]
+
+
+class FieldErrorOut(BaseModel):
+    """One thing wrong with one field."""
+
+    loc: list[str | int]
+    msg: str
+    hint: str
+
+
+class ProblemOut(BaseModel):
+    """RFC 9457 problem document."""
+
+    model_config = _OPEN
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    errors: list[FieldErrorOut]
+
+
+def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Problem answers of an endpoint, for its OpenAPI entry."""
+    schema = {"schema": ProblemOut.model_json_schema(ref_template="#/components/schemas/{model}")}
+    return {status: {"description": _MEANING[status], "content": {"application/problem+json": schema}} for status in statuses}
+
+
+_MEANING = {
+    400: "The body is not JSON", 403: "The edit token does not belong to the plan", 404: "There is no such thing",
+    409: "Not possible for this plan", 413: "The body is too large", 422: "The request is not valid", 503: "The database does not answer; try again",
+}  # fmt: skip
