@@ -9,9 +9,9 @@ COPY --from=build /wheels /wheels
 RUN pip install --no-cache-dir --no-index --find-links /wheels shardplan && rm -rf /wheels
 USER shardplan
 WORKDIR /data
-ENV PYTHONUNBUFFERED=1
+ENV PYTHONUNBUFFERED=1 SHARDPLAN_HOST=0.0.0.0 SHARDPLAN_PORT=8000
 EXPOSE 8000
 # The schema is brought up to date when the service starts.
 HEALTHCHECK --interval=10s --timeout=3s --start-period=20s \
   CMD ["python", "-c", "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/healthz', timeout=2)"]
-CMD ["uvicorn", "--factory", "app.main:create_app", "--host", "0.0.0.0", "--port", "8000", "--no-access-log"]
+CMD ["python", "-m", "app.main"]

@@ -1,7 +1,7 @@
 # Each environment is made once and again when pyproject.toml changes; a second `make` of anything starts at once.
 PYTHON ?= python3
-HOST ?= 127.0.0.1
-PORT ?= 8000
+HOST ?= $(or $(SHARDPLAN_HOST),127.0.0.1)
+PORT ?= $(or $(SHARDPLAN_PORT),8000)
 VENV := .venv
 VERIFY := .venv-verify
 BIN := $(VENV)/bin
@@ -11,7 +11,7 @@ PLAIN := --override-ini "addopts=--strict-markers -q"
 .PHONY: run test lint format types verify browser bench fit clean
 
 run: $(VENV)/.run
-	$(BIN)/python -m uvicorn --factory app.main:create_app --host $(HOST) --port $(PORT) --no-access-log
+	SHARDPLAN_HOST=$(HOST) SHARDPLAN_PORT=$(PORT) $(BIN)/python -m app.main
 
 test: $(VENV)/.dev
 	$(BIN)/python -m pytest $(ARGS)

@@ -63,7 +63,7 @@ def _idle(name: str, parameter: Any, config: Any) -> int:
     for section in (text, getattr(text, "ffn_config", None)):
         experts = next((getattr(section, k) for k in EXPERT_KEYS if isinstance(getattr(section, k, None), int)), 0)
         top_k = next((getattr(section, k) for k in TOP_K_KEYS if isinstance(getattr(section, k, None), int)), 0)
-        if experts and parameter.shape[0] == experts:
+        if experts and (parameter.shape[0] == experts or "experts.mlp" in name):  # DBRX stacks its experts in rows
             return int(parameter.numel()) // experts * (experts - top_k)
     return 0
 

@@ -169,11 +169,6 @@ def load_rates() -> Rates:
     )
 
 
-def load_fitted() -> Mapping[str, Any]:
-    """Constants fitted to published measurements by ``make fit``, with their ranges; the file names the fit of each."""
-    return document("fitted")
-
-
 def _collective(row: Mapping[str, Any], *, spec: str, fraction: str) -> CollectiveRate:
     by_payload = row.get("busbw_by_payload") or {}
     return CollectiveRate(

@@ -81,7 +81,7 @@ class AdapterIn(BaseModel):
     rank: int = Field(16, ge=1, le=65536)
     targets: Literal["all-linear", "attention"] | list[Annotated[str, Field(max_length=100)]] = Field("all-linear", max_length=100)
     base_bits: Literal[4, 8] = 4
-    dropout: float = Field(0.0, ge=0, lt=1)
+    dropout: float | None = Field(None, ge=0, lt=1, allow_inf_nan=False, description="Null = 0.05, as most recipes set it.")
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     modules_to_save: list[Annotated[str, Field(max_length=100)]] = Field(default_factory=list, max_length=100)
 

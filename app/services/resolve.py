@@ -95,8 +95,12 @@ def _recipe(given: TrainingIn) -> Recipe:
     return Recipe(**values, adapter=_adapter(given.adapter) if given.adapter else None)
 
 
+_USUAL_DROPOUT = 0.05
+
+
 def _adapter(given: AdapterIn) -> Adapter:
     values = given.model_dump()
+    values["dropout"] = _USUAL_DROPOUT if given.dropout is None else given.dropout
     values["targets"] = tuple(values["targets"]) if isinstance(values["targets"], list) else values["targets"]
     values["modules_to_save"] = tuple(values["modules_to_save"])
     return Adapter(**values)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hmac
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -57,16 +58,17 @@ class IdempotencyRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanFilter:
-    """Which saved plans to list.
+    """Which saved plans to list: every word given must occur, in any case and order.
 
     Attributes:
-        words: each must occur in the name, the model or the GPUs, in any case.
-        model_name, gpu_name: exact matches, as stored.
+        text: words looked for in name, model and GPUs alike.
+        name, model, gpu: words looked for in that one.
     """
 
-    words: tuple[str, ...] = ()
-    model_name: str | None = None
-    gpu_name: str | None = None
+    text: str | None = None
+    name: str | None = None
+    model: str | None = None
+    gpu: str | None = None
 
 
 _SUMMARY = tuple(getattr(PlanRow, name) for name in PlanSummary.__dataclass_fields__)
@@ -134,17 +136,26 @@ class PlanRepository:
 
 
 def _filtered(query: Select[Any], wanted: PlanFilter) -> Select[Any]:
-    if wanted.model_name is not None:
-        query = query.where(PlanRow.model_name == wanted.model_name)
-    if wanted.gpu_name is not None:
-        query = query.where(PlanRow.gpu_name == wanted.gpu_name)
-    for word in wanted.words:
-        query = query.where(PlanRow.search_text.contains(word.casefold(), autoescape=True))
+    for words, lines_before, lines_after in (
+        (wanted.text, 0, 0),
+        (wanted.name, 0, 2),
+        (wanted.model, 1, 1),
+        (wanted.gpu, 2, 0),
+    ):
+        for word in (words or "").casefold().split():
+            pattern = "%\n" * lines_before + f"%{_literal(word)}%" + "\n%" * lines_after
+            query = query.where(PlanRow.search_text.like(pattern, escape="\\"))
     return query
 
 
 def _search_text(plan: PlanSummary) -> str:
-    return "\n".join((plan.name, plan.model_name, plan.gpu_name)).casefold()
+    """Three lines: name, model, GPUs; the number of line ends around a word says which one it is in."""
+    return "\n".join(" ".join(field.split()) for field in (plan.name, plan.model_name, plan.gpu_name)).casefold()
+
+
+def _literal(word: str) -> str:
+    """A word for LIKE, whose own signs are ordinary characters in it."""
+    return re.sub(r"([\\%_])", r"\\\1", word.replace("\0", ""))
 
 
 def _named(row: Row[Any]) -> dict[str, Any]:

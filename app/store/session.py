@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from sqlalchemy.orm import Session
 from app.domain.errors import UnavailableError
 
 _BEGIN_OPTION = "sqlite_begin"
+_WAL_WAIT_S = 5
 _SQLITE_OUTAGES = frozenset(
     (
         sqlite3.SQLITE_BUSY,
@@ -125,8 +127,21 @@ def _dump_json(value: object) -> str:
 
 def _prepare_sqlite(connection: Any, _record: object) -> None:
     connection.isolation_level = None  # the driver then begins nothing on its own, and DDL is transactional too
-    for pragma in ("journal_mode=WAL", "foreign_keys=ON", "synchronous=FULL"):
-        connection.execute(f"PRAGMA {pragma}")
+    connection.execute("PRAGMA foreign_keys=ON")
+    connection.execute("PRAGMA synchronous=FULL")
+    _switch_to_wal(connection)
+
+
+def _switch_to_wal(connection: Any) -> None:
+    """Let readers go on while one writes. The file remembers it; the first switch does not wait by itself."""
+    deadline = time.monotonic() + _WAL_WAIT_S
+    while connection.execute("PRAGMA journal_mode").fetchone()[0] != "wal":
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
 
 
 def _begin_sqlite(connection: Connection) -> None:

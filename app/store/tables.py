@@ -57,8 +57,6 @@ class PlanRow(Base):
     __table_args__ = (
         CheckConstraint("verdict IN ('fits', 'tight', 'does_not_fit')", name="verdict"),
         Index(None, "created_at", "id"),
-        Index(None, "model_name", "created_at", "id"),
-        Index(None, "gpu_name", "created_at", "id"),
     )
 
     id: Mapped[str] = mapped_column(String(32), primary_key=True)
@@ -70,7 +68,7 @@ class PlanRow(Base):
     gpu_name: Mapped[str] = mapped_column(String(300))
     verdict: Mapped[str] = mapped_column(String(16))
     search_text: Mapped[str] = mapped_column(Text)
-    """Name, model and GPUs case-folded, so that both databases search alike in every script."""
+    """Name, model and GPUs, a line each, case-folded, so that both databases search alike in every script."""
     edit_token_hash: Mapped[str] = mapped_column(String(64))
     request: Mapped[dict[str, Any]]
     answer: Mapped[dict[str, Any]]

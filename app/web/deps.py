@@ -6,6 +6,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from app.observability import Metrics
 from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
 from app.store.session import Database
@@ -26,6 +27,12 @@ def get_saved_plans(request: Request) -> SavedPlans:
     return cast(SavedPlans, request.app.state.saved_plans)
 
 
+def get_metrics(request: Request) -> Metrics:
+    """The process's counters."""
+    return cast(Metrics, request.app.state.metrics)
+
+
 SettingsDep = Annotated[AppSettings, Depends(get_settings)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
+MetricsDep = Annotated[Metrics, Depends(get_metrics)]

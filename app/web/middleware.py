@@ -49,9 +49,10 @@ log = logging.getLogger("shardplan.request")
 
 
 def install(app: FastAPI, settings: AppSettings, metrics: Metrics | None = None) -> None:
-    """Put both middlewares around the app, the request context outermost."""
+    """Put both middlewares around the app, the request context outermost; the counters are in ``app.state.metrics``."""
     app.add_middleware(BodyGuard, max_bytes=settings.max_body_bytes, max_depth=settings.max_json_depth)
-    app.add_middleware(RequestContext, metrics=metrics or Metrics())
+    app.state.metrics = metrics or Metrics()
+    app.add_middleware(RequestContext, metrics=app.state.metrics)
 
 
 class RequestContext:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 import types
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Union, get_args, get_origin
@@ -15,6 +16,9 @@ MAX_ERRORS = 20
 MAX_SHOWN = 80
 _SOURCES = frozenset({"body", "query", "path", "header", "cookie"})
 _MISSING = frozenset({"missing", "missing_argument"})
+_NOT_AN_OBJECT = frozenset({"model_type", "model_attributes_type", "dict_type", "dataclass_type"})
+_SHOULD = "it should be "
+_SUBJECT = re.compile(r"^(Input|List|String|Tuple|Set|Dictionary|Value|Number)\s+")
 _KEPT = frozenset({"value_error", "assertion_error"})
 
 
@@ -30,7 +34,7 @@ def field_errors(errors: Iterable[Mapping[str, Any]], model: Any = None) -> tupl
     found = [_field_error(error, model) for error in listed[:MAX_ERRORS]]
     if len(listed) > MAX_ERRORS:
         found.append(FieldError((), f"{len(listed) - MAX_ERRORS} more errors are not shown", "mend these first"))
-    return tuple(dict.fromkeys(found))
+    return tuple(_merged(found))
 
 
 def shown(value: Any) -> str:
@@ -45,8 +49,8 @@ def shown(value: Any) -> str:
 def _field_error(error: Mapping[str, Any], model: Any) -> FieldError:
     raw = tuple(error["loc"])
     parts = raw[1:] if raw and raw[0] in _SOURCES else raw
-    loc, valid = _walk(parts, model)
     kind = error["type"]
+    loc, valid = _walk(parts, model, ends_in_key=kind == "extra_forbidden")
     if kind == "extra_forbidden":
         return _unknown_key(loc, valid)
     name = ".".join(str(part) for part in loc) or "the body"
@@ -55,8 +59,19 @@ def _field_error(error: Mapping[str, Any], model: Any) -> FieldError:
     message = str(error["msg"]).removeprefix("Value error, ").removeprefix("Assertion failed, ")
     if kind in _KEPT:
         return FieldError(loc, message)
-    message = message.removeprefix("Input ").rstrip(".")
-    return FieldError(loc, f"{name} is {shown(error.get('input'))}; it {message}")
+    rule = f"{_SHOULD}an object" if kind in _NOT_AN_OBJECT else _SUBJECT.sub("it ", message).rstrip(".")
+    return FieldError(loc, f"{name} is {shown(error.get('input'))}; {rule}")
+
+
+def _merged(errors: Iterable[FieldError]) -> Iterator[FieldError]:
+    """One error a field: what each member of a union wants is joined with "or"."""
+    by_loc: dict[Loc, FieldError] = {}
+    for error in errors:
+        first = by_loc.setdefault(error.loc, error)
+        other = error.msg.partition(_SHOULD)[2]
+        if first is not error and other and other not in first.msg:
+            by_loc[error.loc] = FieldError(first.loc, f"{first.msg} or {other}", first.hint)
+    yield from by_loc.values()
 
 
 def _unknown_key(loc: Loc, valid: Iterable[str]) -> FieldError:
@@ -67,20 +82,20 @@ def _unknown_key(loc: Loc, valid: Iterable[str]) -> FieldError:
     return FieldError(loc, f"{where} has no key {key!r}", hint)
 
 
-def _walk(parts: Loc, model: Any) -> tuple[Loc, set[str]]:
+def _walk(parts: Loc, model: Any, *, ends_in_key: bool) -> tuple[Loc, set[str]]:
     """Path without union member names, and the keys that are valid beside its last part."""
     types_here = list(_members(model))
     kept: list[str | int] = []
     valid: set[str] = set()
     for depth, part in enumerate(parts):
-        last = depth == len(parts) - 1
+        is_key = ends_in_key and depth == len(parts) - 1
         if isinstance(part, int):
             kept.append(part)
             types_here = [inner for hint in types_here for inner in _items(hint)]
             continue
         fields = {name: field for hint in types_here for name, field in _fields(hint).items()}
         names = {str(getattr(hint, "__name__", "")) for hint in types_here}
-        if part not in fields and not last and (part in names or _is_tag(part, fields)):
+        if part not in fields and not is_key and (part in names or _is_tag(types_here)):
             types_here = [hint for hint in types_here if getattr(hint, "__name__", "") == part] or types_here
             continue
         valid = set(fields)
@@ -89,9 +104,15 @@ def _walk(parts: Loc, model: Any) -> tuple[Loc, set[str]]:
     return tuple(kept), valid
 
 
-def _is_tag(part: str, fields: Mapping[str, Any]) -> bool:
-    """Whether a path part is pydantic's name of a union member (``list[str]``, ``function-after[…]``)."""
-    return bool(fields) is False and ("[" in part or part in ("str", "int", "float", "bool", "none"))
+def _is_tag(types_here: list[Any]) -> bool:
+    """Whether a path part can only be pydantic's name of a union member (``list[str]``): nothing here has keys."""
+    keyed = (issubclass(hint, (BaseModel, Mapping)) for hint in map(_class_of, types_here))
+    return bool(types_here) and Any not in types_here and not any(keyed)
+
+
+def _class_of(hint: Any) -> type:
+    origin = get_origin(hint) or hint
+    return origin if isinstance(origin, type) else object
 
 
 def _fields(hint: Any) -> dict[str, Any]:

@@ -29,8 +29,6 @@ def upgrade() -> None:
         sa.CheckConstraint("verdict IN ('fits', 'tight', 'does_not_fit')", name="ck_plans_verdict"),
     )
     op.create_index("ix_plans_created_at_id", "plans", ["created_at", "id"])
-    op.create_index("ix_plans_model_name_created_at_id", "plans", ["model_name", "created_at", "id"])
-    op.create_index("ix_plans_gpu_name_created_at_id", "plans", ["gpu_name", "created_at", "id"])
     op.create_table(
         "idempotency",
         sa.Column("key", sa.String(200), nullable=False),

@@ -135,7 +135,7 @@ def test_list_pages(plans: SavedPlans) -> None:
     second = plans.list(cursor=first.next_cursor, limit=3)
     assert [item.id for item in (*first.items, *second.items)] == ids[::-1]
     assert second.next_cursor is None
-    assert [item.name for item in plans.list(PlanFilter(words=("RUN", "4"))).items] == ["run 4"]
+    assert [item.name for item in plans.list(PlanFilter(name="RUN 4")).items] == ["run 4"]
     for limit in (0, 101):
         with pytest.raises(InvalidRequestError, match="between 1 and 100"):
             plans.list(limit=limit)

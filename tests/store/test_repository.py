@@ -91,23 +91,32 @@ def test_pages_neither_repeat_nor_hide(database: Database) -> None:
 @pytest.mark.parametrize(
     ("wanted", "ids"),
     [
-        (PlanFilter(words=("LLAMA",)), {0, 2}),
-        (PlanFilter(words=("run", "b200")), {2}),
-        (PlanFilter(words=("größe",)), {1}),
-        (PlanFilter(words=("50%",)), {1}),
-        (PlanFilter(words=("5_%",)), set()),
-        (PlanFilter(words=("\\",)), set()),
-        (PlanFilter(model_name="qwen3-8b"), {1}),
-        (PlanFilter(gpu_name="b200-sxm", words=("llama",)), {2}),
-        (PlanFilter(gpu_name="b200"), set()),
+        (PlanFilter(), {0, 1, 2}),
+        (PlanFilter(text="LLAMA"), {0, 2}),
+        (PlanFilter(text="b200 run"), {2}),
+        (PlanFilter(text="größe"), {1}),
+        (PlanFilter(text="50%"), {1}),
+        (PlanFilter(text="5_%"), set()),
+        (PlanFilter(text="\\"), set()),
+        (PlanFilter(text="  "), {0, 1, 2}),
+        (PlanFilter(text="\0"), {0, 1, 2}),
+        (PlanFilter(name="run"), {0, 2}),
+        (PlanFilter(name="llama"), set()),
+        (PlanFilter(name="sxm"), set()),
+        (PlanFilter(model="Qwen3"), {1}),
+        (PlanFilter(model="run"), set()),
+        (PlanFilter(model="sxm"), set()),
+        (PlanFilter(gpu="SXM b200"), {2}),
+        (PlanFilter(gpu="llama"), set()),
+        (PlanFilter(gpu="sxm", model="llama", name="0"), {0}),
     ],
 )
 def test_search_is_literal_and_ignores_case(database: Database, wanted: PlanFilter, ids: set[int]) -> None:
-    """Each word must occur in the name, the model or the GPUs; LIKE's own signs are ordinary characters."""
+    """Each word must occur where it is looked for; LIKE's own signs are ordinary characters."""
     add(
         database,
         plan(0),
-        plan(1, name="GRÖSSE 50% test", model_name="qwen3-8b", gpu_name="rtx-4090"),
+        plan(1, name="GRÖSSE\n50%  test", model_name="qwen3-8b", gpu_name="rtx-4090"),
         plan(2, gpu_name="b200-sxm"),
     )
     with database.session() as session:

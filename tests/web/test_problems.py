@@ -46,6 +46,8 @@ class Body(Strict):
     model: Preset | Shape
     training: Training
     pools: list[Pool] = []
+    targets: Literal["all"] | list[str] | None = None
+    extra: dict[str, int] = {}
 
 
 ERRORS = {
@@ -184,6 +186,20 @@ def test_wrong_values_are_named_with_the_rule(client: TestClient) -> None:
     assert error["msg"] == "training is required"
     (error,) = errors_of(client, VALID | {"training": [1, 2]})
     assert "a list of 2" in error["msg"]
+
+
+def test_a_field_of_several_kinds_is_one_error(client: TestClient) -> None:
+    """What each member of a union wants is joined; the members' names are no part of the path, a dict's keys are."""
+    (error,) = errors_of(client, VALID | {"targets": 5})
+    assert error["loc"] == ["targets"]
+    assert error["msg"] == "targets is 5; it should be 'all' or a valid list"
+    assert [e["loc"] for e in errors_of(client, VALID | {"targets": ["a", 1]})] == [["targets"], ["targets", 1]]
+    (error,) = errors_of(client, VALID | {"extra": {"key": "many"}})
+    assert error["loc"] == ["extra", "key"]
+    (error,) = errors_of(client, VALID | {"model": 5})
+    assert (error["loc"], error["msg"]) == (["model"], "model is 5; it should be an object")
+    (error,) = errors_of(client, VALID | {"training": None})
+    assert error["msg"] == "training is null; it should be an object"
 
 
 def test_query_parameters_are_validated_alike(client: TestClient) -> None:

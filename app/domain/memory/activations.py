@@ -8,7 +8,7 @@ import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Ledger
-from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_SECOND, FORWARD, LOSS
+from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS
 from app.domain.share import Share
 from app.domain.memory.saved import Compute, Saved, saved_per_token
 from app.domain.model.architecture import Block, Stack
@@ -65,6 +65,7 @@ def compute_of(setup: TrainingSetup, *, width: float, autocast: bool) -> Compute
     recipe = setup.recipe
     return Compute(
         bytes=width, autocast=autocast, kernel=recipe.attention, seq_len=recipe.seq_len, adapter=recipe.adapter, tiled_mlp=recipe.tiled_mlp,
+        numerics=setup.model.numerics,
     )  # fmt: skip
 
 
@@ -117,20 +118,24 @@ def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
     flight_at_loss = np.where(c.pp > 1, 1.0 / share.in_flight, 1.0)
     below = np.maximum(0, layers - 1) / layers
     second = np.maximum(0, layers - 2) / layers
-    alive = {FORWARD: flight_at_loss, LOSS: flight_at_loss, BACKWARD: below, BACKWARD_SECOND: second, BACKWARD_FIRST: 1 - 1 / share.in_flight}
+    waiting = 1 - 1 / share.in_flight
+    next_to_first = waiting + np.minimum(1.0, 1 / layers) * (layers > 1)
+    alive = {FORWARD: flight_at_loss, LOSS: flight_at_loss, BACKWARD: below, BACKWARD_SECOND: second, BACKWARD_NEXT: next_to_first, BACKWARD_FIRST: waiting}
     ledger.add(saved_activation_bytes, "activations", "forward", alive,
                tokens=share.tokens, bytes_per_token=kept * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp)  # fmt: skip
-    block_grads = share.block * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
+    block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
     inside = per.whole + per.working
     # Either the widest operation of the block is running, or its norm is, when the rest of the block is freed but its gradients are whole.
     by_operation = share.tokens * inside / c.tp + block_grads * _down_share(setup)
     by_norm = share.tokens * per.norm_work / c.tp + block_grads
     norm_wins = by_norm > by_operation
-    ledger.add(block_working_bytes, "activations", "backward", dict.fromkeys((BACKWARD, BACKWARD_SECOND, BACKWARD_FIRST), 1.0),
+    ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS,
                tokens=share.tokens, bytes_per_token=np.where(norm_wins, per.norm_work, inside), tensor_ranks=c.tp,
                weight_gradient=np.where(norm_wins, block_grads, block_grads * _down_share(setup)))  # fmt: skip
     h = setup.model.hidden_size
-    extra = np.where(c.autocast > 0, 10.0 * h, (12.0 if c.compute_bytes[0] == 4 else 8.0) * h)
+    # Embedding output and final norm; a masked model's head is a dense layer, an activation and a norm of its own.
+    plain, cast, wide = (11.0, 15.0, 20.0) if setup.model.kind == "encoder" else (8.0, 10.0, 12.0)
+    extra = np.where(c.autocast > 0, cast * h, (wide if c.compute_bytes[0] == 4 else plain) * h)
     ledger.add(outside_activation_bytes, "activations", "forward", {FORWARD: 1.0, LOSS: 1.0}, tokens=share.tokens, bytes_per_token=extra, tensor_ranks=c.tp)
 
 

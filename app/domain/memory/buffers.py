@@ -7,7 +7,7 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import (
-    ALWAYS, BACKWARD, BACKWARD_FIRST, BACKWARD_ON, BACKWARD_SECOND, FORWARD, IN_BLOCKS, INITIALISATION, LOSS, REDUCTION, STEP, TRAINING,
+    ALWAYS, BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_ON, BACKWARD_SECOND, FORWARD, IN_BLOCKS, INITIALISATION, LOSS, REDUCTION, STEP, TRAINING,
 )  # fmt: skip
 from app.domain.share import Share
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
@@ -110,19 +110,19 @@ def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share)
     sharded = (c.fsdp2 > 0) & (c.param_ranks > 1)
     width = np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes)
     resharding = sharded & (c.keeps_gathered == 0)
-    turned = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_FIRST: 1.0, REDUCTION: 1.0}
+    turned = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 1.0}
     ledger.add(root_gather_bytes, "parameters", "forward", turned, params=share.outside * sharded, bytes_each=c.compute_bytes)
-    ledger.add(unit_gather_bytes, "parameters", "forward", {FORWARD: 0.5, LOSS: 0.5, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_FIRST: 0.5},
+    ledger.add(unit_gather_bytes, "parameters", "forward", {FORWARD: 0.5, LOSS: 0.5, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 0.5},
                block_params=share.block * resharding, bytes_each=width, copies=np.full(len(c), 2.0))  # fmt: skip
     last = 1 / np.maximum(1, share.layers)
-    kept = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_FIRST: last}
+    kept = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
     ledger.add(unit_gather_bytes, "parameters", "forward", kept,
                block_params=share.block * (sharded & (c.keeps_gathered > 0)), bytes_each=width, copies=share.layers)  # fmt: skip
     trained = 0.0 if numbers.adapter else 1.0
     head = np.minimum(share.head, share.outside) * sharded * trained
     ledger.add(unsharded_gradient_bytes, "gradients", "backward", IN_BLOCKS, params=head, bytes_each=c.compute_bytes)
     ledger.add(unsharded_gradient_bytes, "gradients", "backward", {REDUCTION: 1.0}, params=share.outside * sharded * trained, bytes_each=c.compute_bytes)
-    ledger.add(reduce_input_bytes, "buffers", "backward", {BACKWARD_SECOND: 1.0, BACKWARD_FIRST: 1.0},
+    ledger.add(reduce_input_bytes, "buffers", "backward", {BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 1.0},
                params=share.block * sharded * trained, bytes_each=c.reduce_bytes)  # fmt: skip
     ledger.add(reduce_input_bytes, "buffers", "backward", {REDUCTION: 1.0}, params=share.outside * sharded * trained, bytes_each=c.reduce_bytes)
 
@@ -134,7 +134,7 @@ def _add_stage3(ledger: Ledger, columns: Columns, share: Share) -> None:
     reuse = np.minimum(whole, c.reuse / 2) * stage3
     module = np.minimum(share.largest, share.block)
     ahead = (c.prefetch + module) * stage3
-    turned = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_FIRST: 0.5}
+    turned = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 0.5}
     ledger.add(stage3_gather_bytes, "parameters", "forward", turned, reuse=reuse, ahead=ahead, bytes_each=c.compute_bytes)
     secondary = whole * ((c.hpz > 1) & stage3) / np.maximum(1, c.hpz)
     ledger.add(parameter_copy_bytes, "parameters", "forward", TRAINING, params=secondary, bytes_each=c.compute_bytes)
@@ -162,7 +162,7 @@ def _add_buckets(ledger: Ledger, columns: Columns, share: Share) -> None:
 def _add_casts(ledger: Ledger, columns: Columns, share: Share) -> None:
     c = columns
     last = 1 / np.maximum(1, share.layers)
-    alive = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_FIRST: last}
+    alive = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
     # Under checkpointing the cast of a block is dropped with the block's own forward; only the head's survives.
     params = np.where(c.checkpointing > 0, share.head, share.inside + share.head)
     ledger.add(cast_cache_bytes, "buffers", "forward", alive, params=params * (c.autocast > 0), bytes_each=c.compute_bytes)

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import FORWARD, LOSS
 from app.domain.share import Share
 from app.domain.setup import Array, Columns, TrainingSetup
 
-# Backward of the usual loss holds three fp32 copies of the logits: log-softmax, its gradient and the softmax gradient.
-# At the end of forward there are the 16-bit logits, their fp32 cast and the log-softmax.
-_LOSS_BYTES, _FORWARD_BYTES = 12.0, 10.0
-
-
 @term(title="logits and loss", equation="tokens × vocab × bytes_per_logit / tensor_ranks", source="hf-loss", exactness="derived",
       changes_it="a fused or chunked loss never holds them; micro-batch; sequence parallelism")  # fmt: skip
-def logits_bytes(tokens: Array, vocab: int, bytes_per_logit: float, tensor_ranks: Array) -> Array:
+def logits_bytes(tokens: Array, vocab: int, bytes_per_logit: Array, tensor_ranks: Array) -> Array:
     """Copies of the logits that live together during the backward of the cross-entropy.
 
     Equation: 12 · T · V (three fp32 copies), whatever the compute dtype.
@@ -57,5 +54,20 @@ def add_logits(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sh
         ledger.add(fused_loss_bytes, "logits", "backward", {LOSS: 1.0}, tokens=share.tokens, vocab=model.vocab_size, hidden=model.hidden_size,
                    tensor_ranks=columns.tp, head_trained=0.0 if setup.recipe.adapter else 1.0)  # fmt: skip
         return
-    ledger.add(logits_bytes, "logits", "backward", {LOSS: 1.0, FORWARD: _FORWARD_BYTES / _LOSS_BYTES}, tokens=share.tokens,
-               vocab=model.vocab_size, bytes_per_logit=_LOSS_BYTES, tensor_ranks=columns.tp)  # fmt: skip
+    loss, forward = logit_copies(setup, columns)
+    ledger.add(logits_bytes, "logits", "backward", {LOSS: 1.0, FORWARD: forward / loss}, tokens=share.tokens,
+               vocab=model.vocab_size, bytes_per_logit=loss, tensor_ranks=columns.tp)  # fmt: skip
+
+
+def logit_copies(setup: TrainingSetup, columns: Columns) -> tuple[Array, Array]:
+    """Bytes of one logit over all copies alive in the loss's backward and at the end of forward.
+
+    Causal models: log-softmax, its gradient and the softmax gradient in fp32 (12); at the end of forward the 16-bit logits,
+    their fp32 cast and the log-softmax (10). Masked models do not upcast: three copies in the compute dtype, or two fp32 and
+    the 16-bit logits under autocast. A soft cap keeps one more.
+    """
+    numerics, width = setup.model.numerics, columns.compute_bytes
+    cap = width if numerics.softcapped_logits else 0.0
+    if numerics.upcasts_logits:
+        return 12.0 + cap, np.where(width == 4, 8.0, 10.0) + cap
+    return np.where(columns.autocast > 0, 10.0, 3 * width) + cap, np.where(columns.autocast > 0, 6.0, 2 * width) + cap

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.model.architecture import Attention, Block, Mlp, Moe
+from app.domain.model.architecture import Attention, Block, Mlp, Moe, Numerics, Weight
 from app.domain.recipe.adapter import Adapter
 
 
@@ -23,6 +23,7 @@ class Compute:
         seq_len: tokens a query can see.
         adapter: low-rank adapter, if any; its frozen base keeps less for backward.
         tiled_mlp: the feed-forward is recomputed in tiles.
+        numerics: habits of the implementation.
     """
 
     bytes: float
@@ -31,6 +32,7 @@ class Compute:
     seq_len: int
     adapter: Adapter | None
     tiled_mlp: bool
+    numerics: Numerics = Numerics()
 
     @property
     def wide(self) -> bool:
@@ -62,8 +64,8 @@ def saved_per_token(block: Block, compute: Compute) -> Saved:
         >>> saved_per_token(llama, Compute(bytes=2, autocast=False, kernel="flash", seq_len=4096, adapter=None, tiled_mlp=False)).none
         186496.0
     """
-    attention = attention_saved(block.attention, compute) if block.attention else 0.0
-    cross = attention_saved(block.cross_attention, compute) if block.cross_attention else 0.0
+    attention = attention_saved(block.attention, compute, dropout=block.dropout) if block.attention else 0.0
+    cross = attention_saved(block.cross_attention, compute, dropout=block.dropout) if block.cross_attention else 0.0
     mixer = ssm_saved(block, compute)
     mlp = 0.0 if compute.tiled_mlp else mlp_saved(block, compute)
     everything = norms_saved(block, compute) + attention + cross + mixer + mlp + adapter_saved(block, compute)
@@ -75,20 +77,24 @@ def saved_per_token(block: Block, compute: Compute) -> Saved:
 
 
 def norms_saved(block: Block, compute: Compute) -> float:
-    """Normalisations and residuals. RMS keeps a fp32 copy, the normalised and the scaled output; layer norm input and output."""
+    """Normalisations and residuals.
+
+    RMS keeps its fp32 input, the normalised tensor (for the scale's gradient) and its output (the next layer's input); a frozen
+    one only the input. Layer norm keeps input and output. Autocast adds a cast of the input for every dense layer that reads it.
+    """
     h, norms = block.hidden_size, block.num_norms
-    frozen = compute.adapter is not None
     if block.norm == "rms":
-        each = 12 if compute.wide else 6 if frozen else 8
-        casts = 10 if compute.autocast else 0
-        return float(h * (each * norms + casts))
+        each = 12 if compute.wide else 4 if compute.adapter else 8
+        # Two norms feed dense layers; Gemma's fp32 product makes the tensor kept for the scale twice as wide there.
+        extra = 10 if compute.autocast else 4 if compute.numerics.wide_norms and not compute.wide else 0
+        return float(h * (each * norms + extra))
     each = 8 if compute.wide else 4
     casts = (2 if block.parallel_residual else 8) if compute.autocast else 0
     masks = 2 if block.dropout else 0
     return float(h * (each * norms + casts + masks))
 
 
-def attention_saved(attention: Attention, compute: Compute) -> float:
+def attention_saved(attention: Attention, compute: Compute, *, dropout: bool = False) -> float:
     """Attention: queries, keys, values and output; the scores only where the kernel stores them."""
     q = attention.num_heads * attention.head_dim
     kv = attention.num_kv_heads * attention.head_dim
@@ -103,13 +109,21 @@ def attention_saved(attention: Attention, compute: Compute) -> float:
     grouped = attention.num_kv_heads != attention.num_heads
     stores_scores = compute.kernel == "eager" or (compute.kernel == "sdpa" and compute.wide and grouped)
     if stores_scores:
-        seen = compute.seq_len
-        scores = (4.0 if compute.wide else 6.0) * a * seen
-        return 4 * b * q + scores
+        return 4 * b * q + score_bytes(compute, dropout=dropout) * a * compute.seq_len
     masked = compute.kernel == "sdpa" and attention.window is not None and compute.seq_len >= attention.window
     if masked and not compute.wide:
         return 4 * b * q + 4 * a + 2 * compute.seq_len
     return b * (q + kv + v + out) + 4 * a
+
+
+def score_bytes(compute: Compute, *, dropout: bool) -> float:
+    """Bytes eager attention keeps for one score: the softmax, its cast, and with dropout a mask and the dropped copy.
+
+    Models without dropout take the softmax in fp32 and cast it; with dropout it is taken in the compute dtype.
+    """
+    if dropout:
+        return 9.0 if compute.wide else 7.0 if compute.autocast else 5.0
+    return (4.0 if compute.wide else 6.0) + (2.0 if compute.numerics.softcapped_scores else 0.0)
 
 
 def mlp_saved(block: Block, compute: Compute) -> float:
@@ -119,19 +133,16 @@ def mlp_saved(block: Block, compute: Compute) -> float:
         return _moe_saved(block.moe, block.hidden_size, b)
     if not block.mlp:
         return 0.0
-    return _mlp(block.mlp, b) - _unneeded_product(block.mlp, compute)
+    spelled = 0.0
+    if compute.numerics.spelled_activation and not block.mlp.gated:
+        spelled = 12.0 if compute.wide else 11.0 if compute.autocast else 6.0
+    # A frozen down projection does not need its input for backward; an adapter on it may (adapter_saved).
+    unneeded = b * block.mlp.ffn_hidden_size if compute.adapter else 0.0
+    return _mlp(block.mlp, b) + spelled * block.mlp.ffn_hidden_size - unneeded
 
 
 def _mlp(mlp: Mlp, b: float) -> float:
     return (4 if mlp.gated else 2) * b * mlp.ffn_hidden_size
-
-
-def _unneeded_product(mlp: Mlp, compute: Compute) -> float:
-    """A frozen down projection without an adapter does not need its input for backward."""
-    if compute.adapter is None or compute.adapter.targets == "all-linear":
-        return 0.0
-    covered = isinstance(compute.adapter.targets, tuple) and "down_proj" in compute.adapter.targets
-    return 0.0 if covered else compute.bytes * mlp.ffn_hidden_size
 
 
 def _moe_saved(moe: Moe, hidden_size: int, b: float) -> float:
@@ -148,17 +159,36 @@ def ssm_saved(block: Block, compute: Compute) -> float:
     return compute.bytes * (8 * block.ssm.inner_size + 4 * block.ssm.state_size)
 
 
+_OUTPUTS = frozenset("o_proj out_proj dense c_proj wo to_out o".split())
+_DOWNS = frozenset("down_proj fc2 w2 dense_4h_to_h fc_out".split())
+_INPUTS_OF_MLP = frozenset("gate_proj up_proj gate_up_proj fc1 w1 w3 c_fc dense_h_to_4h fc_in".split())
+
+
 def adapter_saved(block: Block, compute: Compute) -> float:
-    """What the adapter adds: the low-rank activations and, with dropout, a mask and a dropped copy of each target's input."""
+    """What an adapter adds: its low-rank activations and the inputs its factors need.
+
+    Without dropout layers that read one tensor share it, and the attention output is kept anyway. With dropout every
+    target keeps a mask and a dropped copy of its own.
+    """
     adapter = compute.adapter
     if adapter is None:
         return 0.0
     covered = [w for w in block.weights if adapter.covers(w)]
     low_rank = compute.bytes * adapter.rank * sum(w.copies for w in covered)
-    if adapter.dropout == 0:
-        return low_rank
-    inputs = sum(w.shape[-1] * w.copies for w in covered)
-    return low_rank + (1 + compute.bytes) * inputs * 0.75
+    if adapter.dropout > 0:
+        return low_rank + (1 + compute.bytes) * sum(w.shape[-1] * w.copies for w in covered)
+    read = {_reads(w): w.shape[-1] for w in covered}
+    return low_rank + compute.bytes * sum(width for tensor, width in read.items() if tensor != "attention output")
+
+
+def _reads(weight: Weight) -> str:
+    """The tensor a covered layer reads."""
+    name = weight.name.rsplit(".", 1)[-1]
+    if name in _OUTPUTS:
+        return "attention output"
+    if name in _DOWNS:
+        return "feed-forward product"
+    return "feed-forward input" if name in _INPUTS_OF_MLP else "attention input"
 
 
 def _selective(block: Block, compute: Compute) -> float:

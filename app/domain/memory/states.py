@@ -149,14 +149,23 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     c = columns
     flat = (c.deepspeed > 0) & (c.gathers > 0)
     early = np.where((c.grad_accum > 1) | flat, 1.0, 0.0)
-    first_grads = min(1.0, numbers.head / max(1, numbers.total)) * (not numbers.adapter)
+    sharded = (c.fsdp2 > 0) & (c.param_ranks > 1)
+    # The head's gradient comes first; FSDP2 keeps it whole until its root group is reduced, last of all.
+    head = np.where(sharded, 0.0, min(1.0, numbers.head / max(1, numbers.total)) * (not numbers.adapter))
     per_block = np.minimum(1.0, share.block / np.maximum(1.0, share.inside + share.outside))
-    done_first = np.minimum(1.0, first_grads + per_block * np.maximum(0, share.layers - 1))
     once = per_block if setup.recipe.optimizer_in_backward else 1.0
+
+    def after(blocks: Array | float) -> Array:
+        """Share of the gradients there when this many blocks are done."""
+        return np.maximum(early, np.minimum(1.0, head + per_block * np.maximum(0, blocks))) * once
+
+    # FSDP2 reduces the root group last: until then its gradients are whole, and counted as such.
+    inside_frac = share.inside / np.maximum(1.0, share.inside + share.outside)
+    before_root = np.where(sharded, np.maximum(early, inside_frac), 1.0)
     return {
         "initialisation": np.where(flat, 1.0, 0.0), "forward": early * once, "loss": early * once,
-        "backward": np.maximum(early, first_grads) * once, "backward_second": np.maximum(early, first_grads + per_block) * once,
-        "backward_first": np.maximum(early, done_first) * once, "reduction": 1.0 * once * np.ones(len(c)), STEP: 1.0 * once * np.ones(len(c)),
+        "backward": after(0), "backward_second": after(1), "backward_next": after(share.layers - 2), "backward_first": after(share.layers - 1),
+        "reduction": before_root * once, STEP: 1.0 * once * np.ones(len(c)),
     }  # fmt: skip
 
 

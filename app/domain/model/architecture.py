@@ -159,6 +159,24 @@ class Stack:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Numerics:
+    """Habits of an implementation that decide how many copies of a tensor live, beside its widths.
+
+    Attributes:
+        spelled_activation: the activation function is written out in element-wise operations (``gelu_new``), each keeping its input.
+        wide_norms: norms multiply in fp32 and cast afterwards (Gemma), keeping the fp32 product.
+        softcapped_scores, softcapped_logits: a tanh bounds them (Gemma 2), keeping one more copy.
+        upcasts_logits: the loss runs on a fp32 copy of the logits (causal models do, masked ones do not).
+    """
+
+    spelled_activation: bool = False
+    wide_norms: bool = False
+    softcapped_scores: bool = False
+    softcapped_logits: bool = False
+    upcasts_logits: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Architecture:
     """A whole model.
 
@@ -173,6 +191,7 @@ class Architecture:
         weights: tensors outside the blocks (embeddings, positions, final norm, head, projector, poolers).
         max_seq_len: longest sequence the position scheme allows, if the config says.
         model_class: class name in transformers or diffusers, for emitted scripts; empty if unknown.
+        numerics: habits of the implementation.
         params_override: total the user stated; the difference to the count is spread over the main blocks.
         inferred: what was assumed rather than given, in words; empty when everything was given.
     """
@@ -187,6 +206,7 @@ class Architecture:
     weights: tuple[Weight, ...] = ()
     max_seq_len: int | None = None
     model_class: str = ""
+    numerics: Numerics = Numerics()
     params_override: int | None = None
     inferred: tuple[str, ...] = field(default=())
 

@@ -19,7 +19,7 @@ def choose(evaluation: Evaluation, objective: str) -> int | None:
     simpler, then the faster, then the one that needs less memory.
     """
     pool = evaluation.safe if evaluation.safe.any() else evaluation.fits
-    rows = np.flatnonzero(pool)
+    rows = np.flatnonzero(pool & ~_needlessly_wide(evaluation, pool))
     if not len(rows):
         return None
     speed, complexity = evaluation.tokens_per_s[rows], evaluation.complexity[rows]
@@ -32,6 +32,14 @@ def choose(evaluation: Evaluation, objective: str) -> int | None:
         rows = rows[speed >= speed.max() * (1 - SIMPLER_WITHIN_FRAC)]
     order = np.lexsort((evaluation.memory.device[rows], -evaluation.tokens_per_s[rows], evaluation.complexity[rows]))
     return int(rows[order[0]])
+
+
+def _needlessly_wide(evaluation: Evaluation, pool: Array) -> Array:
+    """Hybrid shard groups wider than the narrowest that fits: keeping gathers inside a node is what the strategy is for."""
+    c = evaluation.columns
+    hybrid = c.replicas > 1
+    fitting = c.group[hybrid & pool]
+    return hybrid & (c.group > fitting.min()) if len(fitting) else np.zeros(len(c), dtype=bool)
 
 
 def nearest(evaluation: Evaluation) -> int:

@@ -117,7 +117,8 @@ def _groups(
     local = max(1, setup.pool.node.gpus_per_node // degrees.tensor_parallel)
     pinned = constraints.shard_group_size
     if strategy.states == "group":
-        choices = [pinned] if pinned else [d for d in divisors(ranks) if 1 < d < ranks and (d % local == 0 or local % d == 0)]
+        # Groups of whole nodes; a group inside one node is worth it only where it is asked for.
+        choices = [pinned] if pinned else [d for d in divisors(ranks) if 1 < d < ranks and d % local == 0]
         if constraints.strategy == "hsdp" and not choices:
             choices = [ranks]
         legal = [d for d in choices if d <= ranks and ranks % d == 0]

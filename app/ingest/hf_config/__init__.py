@@ -11,39 +11,56 @@ from app.domain.model.architecture import Architecture
 from app.ingest.hf_config import (
     alibi,
     bert,
+    blip2,
+    contrastive,
+    dbrx,
     delta,
     dense,
     dense_variants,
     gpt,
     hybrid,
     latent,
+    llama4,
     mixture,
+    mllama,
     modern_encoder,
     opt,
+    qwen_vl,
     recurrent,
     seq2seq,
     ssm,
     t5,
+    vit,
+    vlm,
 )
 from app.ingest.hf_config.fields import Fields
+from app.ingest.hf_config.numerics import numerics_of
 from app.ingest.hf_config.registry import FAMILIES, read, resolve
 
 _ADAPTERS = (
     alibi,
     bert,
+    blip2,
+    contrastive,
+    dbrx,
     delta,
     dense,
     dense_variants,
     gpt,
     hybrid,
     latent,
+    llama4,
     mixture,
+    mllama,
     modern_encoder,
     opt,
+    qwen_vl,
     recurrent,
     seq2seq,
     ssm,
     t5,
+    vit,
+    vlm,
 )  # imported for their registrations
 
 __all__ = ["architecture_from_config", "supported_families"]
@@ -82,7 +99,7 @@ def architecture_from_config(
     if fields.missing or found is None:
         raise _missing(fields, family)
     label = name or root.text("_name_or_path") or family
-    return replace(found, name=label[:200])
+    return replace(found, name=label[:200], numerics=numerics_of(fields, family, found))
 
 
 def _missing(fields: Fields, family: str) -> UnsupportedModelError:

@@ -110,7 +110,7 @@ def deberta_v2(f: Fields) -> Architecture:
     width = embed_size(f, hidden)
     weights = (embedding("word_embeddings", dims.vocab_size, width),)
     if f.flag("position_biased_input", default=True):
-        weights += (embedding("position_embeddings", f.required("max_position_embeddings"), width),)
+        weights += (embedding("position_embeddings", f.integer("max_position_embeddings"), width),)
     if types := f.integer("type_vocab_size", default=0, low=0):
         weights += (embedding("token_type_embeddings", types, width),)
     if width != hidden:
@@ -133,7 +133,7 @@ def _deberta_shared(f: Fields, hidden: int, *, relative: bool) -> tuple[Weight, 
     if relative:
         buckets = f.optional("position_buckets", low=-1) or -1
         span = f.optional("max_relative_positions", low=-1) or -1
-        span = span if span > 0 else f.required("max_position_embeddings")
+        span = span if span > 0 else f.integer("max_position_embeddings")
         found += (Weight("rel_embeddings", (2 * (buckets if buckets > 0 else span), hidden), Role.OTHER),)
     if "layer_norm" in f.text("norm_rel_ebd", default="none"):
         found += norm("encoder.LayerNorm", hidden, bias=True)

@@ -69,7 +69,7 @@ def embeddings(f: Fields, rules: EncoderRules, dims: Dims) -> tuple[Weight, ...]
     width = embed_size(f, dims.hidden_size)
     found = [
         embedding("word_embeddings", dims.vocab_size, width),
-        embedding("position_embeddings", f.required("max_position_embeddings"), width),
+        embedding("position_embeddings", f.integer("max_position_embeddings"), width),
     ]
     if rules.types and (types := f.integer("type_vocab_size", default=2, low=0)):
         found.append(embedding("token_type_embeddings", types, width))

@@ -40,18 +40,20 @@ class Fields:
 
     Attributes:
         loc: path of the section in the request.
-        model_type: family whose class defaults and attribute names apply.
+        class_type: model_type whose class defaults and attribute names apply.
+        model_type: family whose adapter reads it; the same unless another family's adapter is borrowed.
         nested: whether class defaults stand in for sizes that are not given.
         missing: every key looked for in vain so far, shared by all sections of one config.
     """
 
     def __init__(
         self, config: Mapping[str, Any], *, loc: Loc, model_type: str = "", nested: bool = False,
-        missing: list[FieldError] | None = None,
+        missing: list[FieldError] | None = None, family: str = "",
     ) -> None:  # fmt: skip
         self._config = config
         self.loc = loc
-        self.model_type = model_type
+        self.class_type = model_type
+        self.model_type = family or model_type
         self.nested = nested
         self.missing: list[FieldError] = [] if missing is None else missing
         entry = class_table().get(model_type, {})
@@ -62,6 +64,19 @@ class Fields:
         """The same section read as another family."""
         deep = self.nested if nested is None else nested
         return Fields(self._config, loc=self.loc, model_type=model_type, nested=deep, missing=self.missing)
+
+    def as_family(self, family: str) -> Fields:
+        """The same section and class defaults, handed to another family's adapter."""
+        return self._copy(self._config, family)
+
+    def replaced(self, **values: Any) -> Fields:
+        """The same section with some keys set."""
+        return self._copy({**self._config, **values}, self.model_type)
+
+    def _copy(self, config: Mapping[str, Any], family: str) -> Fields:
+        return Fields(
+            config, loc=self.loc, model_type=self.class_type, nested=self.nested, missing=self.missing, family=family
+        )
 
     def has(self, name: str) -> bool:
         """Whether the config gives a value (not null) for the key."""
@@ -145,10 +160,19 @@ class Fields:
         items = self._items(name, value, length)
         return None if items is None else tuple(self._integer(name, item, low, MAX_COUNT) for item in items)
 
+    def class_list(self, name: str) -> tuple[int, ...] | None:
+        """The class default of a key that may be a number or a list, where it is a list."""
+        value = self._class_default((name,))
+        return tuple(value) if isinstance(value, list) else None
+
     def raw(self, name: str) -> Any:
         """The value as found, or None; for the few keys with a shape of their own."""
         value = self._given((name,))[1]
         return None if value is _ABSENT else value
+
+    def nulled(self, name: str) -> bool:
+        """Whether the config names the key and gives null, which switches a class default off."""
+        return self._given((name,))[1] is None
 
     def section(self, *names: str, model_type: str = "") -> Fields | None:
         """A nested mapping as Fields of its own ``model_type`` (or the given one); None where absent."""
