@@ -6,6 +6,7 @@ Run with an interpreter that has transformers installed: ``python -m bench.dump_
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,15 @@ def defaults_of(config_class: type) -> dict[str, Any]:
     return found
 
 
+def diffusers_defaults(model_class: type) -> dict[str, Any]:
+    """Defaults of the arguments a diffusers model registers as its config."""
+    parameters = list(inspect.signature(model_class.__init__).parameters.values())[1:]  # type: ignore[misc]
+    given = {p.name: p.default for p in parameters if p.default is not inspect.Parameter.empty}
+    plain = {k: v for k, v in given.items() if v is None or isinstance(v, bool | int | str)}
+    lists = {k: list(v) for k, v in given.items() if isinstance(v, tuple | list) and all(isinstance(i, int) for i in v)}
+    return dict(sorted({**plain, **lists}.items()))
+
+
 def main() -> None:
     """Dump the classes of every supported family and of the sections nested in them."""
     from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -68,6 +78,11 @@ def main() -> None:
             config_class = CONFIG_MAPPING[model_type]
             aliases = {k: v for k, v in sorted(config_class.attribute_map.items()) if not k.endswith("_token_id")}
             table[model_type] = {"aliases": aliases, "defaults": dict(sorted(defaults_of(config_class).items()))}
+    import diffusers
+
+    for name in supported_families():
+        if name.endswith("Model") and hasattr(diffusers, name):
+            table[name] = {"aliases": {}, "defaults": diffusers_defaults(getattr(diffusers, name))}
     lines = ",\n".join(f"{json.dumps(k)}: {json.dumps(v)}" for k, v in table.items())
     TARGET.write_text("{\n" + lines + "\n}\n", encoding="utf-8")
     print(f"{len(table)} classes, {TARGET.stat().st_size:,} bytes")

@@ -34,7 +34,8 @@ class FormField:
         label, help: its name in words, and what it changes.
         unit: said beside the input.
         choices: accepted values with their words; the first, empty one is what an empty field means.
-        default: text an empty field stands for; None where that is the planner's choice.
+        default: value an empty field stands for; None where that is the planner's choice.
+        required: whether a request needs it, unless another field replaces it.
     """
 
     name: str
@@ -46,6 +47,7 @@ class FormField:
     unit: str = ""
     choices: tuple[tuple[str, str], ...] = ()
     default: Any = None
+    required: bool = False
 
 
 @cache
@@ -96,7 +98,7 @@ def _word(value: str) -> str:
 
 
 def _model() -> Iterator[FormField]:
-    yield FormField(name="model", path=("model", "preset"), kind="text", group="model", label="Model (required)",
+    yield FormField(name="model", path=("model", "preset"), kind="text", group="model", label="Model", required=True,
                     help="A catalogue key such as llama-3.1-8b, or organisation/name where this server fetches models.")  # fmt: skip
     yield _row(("model", "hf_config"), "json", "config", "config.json", "Counted tensor by tensor. Used instead of the name above.", name="config")
     more = "model_more"
@@ -124,7 +126,7 @@ def _pools() -> Iterator[FormField]:
 
 def _pool(at: Loc, end: str) -> Iterator[FormField]:
     first, detail = ("pool", "pool") if end else ("cluster", "cluster_more")
-    yield _row((*at, "gpu"), "text", first, "GPU" if end else "GPU (required)", "Memory, rates and links come from the catalogue.", name="gpu" + end)
+    yield _row((*at, "gpu"), "text", first, "GPU", "Memory, rates and links come from the catalogue.", name="gpu" + end, required=not end)
     for key, label, note in (("gpus_per_node", "GPUs per node", ""), ("nodes", "Nodes", "More ranks divide what is sharded.")):
         yield _row((*at, key), "int", first, label, note, name=key + end)
     yield _row((*at, "instance"), "text", first, "Instance", "Such as p5.48xlarge: used instead of the GPU and its count above.", name="instance" + end)
@@ -148,7 +150,7 @@ def _pool(at: Loc, end: str) -> Iterator[FormField]:
 
 def _batch() -> Iterator[FormField]:
     at: Loc = ("training",)
-    yield _row((*at, "seq_len"), "tokens", "batch", "Sequence length (required)", "Longer sequences raise activation memory linearly. 8k is 8,192.", unit="tokens")
+    yield _row((*at, "seq_len"), "tokens", "batch", "Sequence length", "Longer sequences raise activation memory linearly. 8k is 8,192.", unit="tokens", required=True)
     yield _row((*at, "global_batch"), "int", "batch", "Global batch", "Sequences per optimizer step; empty lets the planner choose.")
     yield _row((*at, "micro_batch"), "int", "batch", "Micro-batch", "Per GPU and forward; activations grow with it.")
     yield _row((*at, "grad_accum"), "int", "batch", "Accumulation", "Micro-steps per optimizer step; costs no memory.")

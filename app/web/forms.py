@@ -92,7 +92,7 @@ def to_fields(document: Mapping[str, Any]) -> dict[str, str]:
     values: dict[str, str] = {}
     for field in all_fields().values():
         value = _get(document, field.path)
-        if value is None or value == field.default or isinstance(value, dict) and field.kind == "text":
+        if value is None or value == _plain(field.default) or isinstance(value, dict) and field.kind == "text":
             continue
         if text := _text(field, value):
             values[field.name] = text
@@ -197,12 +197,12 @@ def _number(field: FormField, text: str) -> int | float:
     try:
         value = sign * parse_quantity(plain, binary_k=field.kind == "tokens")
     except ValueError as error:
-        raise ValueError(f"{field.label.removesuffix(' (required)')} is {text[:80]!r}, which is not a number; {_EXAMPLES.get(field.kind, 'write one such as 8')}") from error
+        raise ValueError(f"{field.label} is {text[:80]!r}, which is not a number; {_EXAMPLES.get(field.kind, 'write one such as 8')}") from error
     if field.kind in ("gib", "gb"):
         return _memory(field, plain, value)
     if field.kind in ("int", "tokens"):
         if not value.is_integer():
-            raise ValueError(f"{field.label.removesuffix(' (required)')} is {text[:80]!r}; it must be a whole number")
+            raise ValueError(f"{field.label} is {text[:80]!r}; it must be a whole number")
         return int(value)
     return value / 100 if percent else value
 
@@ -232,6 +232,10 @@ def _json(text: str) -> Any:
     if too_deep(value, MAX_JSON_DEPTH):
         raise ValueError(f"config.json nests objects more than {MAX_JSON_DEPTH} deep")
     return value
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _text(field: FormField, value: Any) -> str:
@@ -286,6 +290,6 @@ def _assign(document: Any, path: str, value: Any) -> None:
 def _at_field(error: FieldError) -> FormError:
     name = field_at(error.loc)
     dotted = ".".join(str(part) for part in error.loc)
-    label = all_fields()[name].label.removesuffix(" (required)") if name else ""
+    label = all_fields()[name].label if name else ""
     exact = bool(name) and all_fields()[name].path == error.loc
     return FormError(name, error.msg.replace(dotted, label) if exact else error.msg, error.hint)

@@ -14,6 +14,11 @@ from app.domain.search.evaluate import Evaluation, evaluate, with_recipe
 from app.domain.search.objective import choose, nearest
 from app.domain.setup import TrainingSetup
 
+_PINS = (
+    "constraints.strategy", "constraints.framework", "constraints.shard_group_size", "constraints.offload_optimizer", "constraints.offload_parameters",
+    "training.activation_checkpointing", "training.micro_batch", "training.grad_accum",
+)  # fmt: skip
+
 
 def ways_out_of(evaluation: Evaluation, constraints: Constraints) -> tuple[WayOut, ...]:
     """Changes of one thing at a time that fit, fastest first; those that do not fit follow by how near they come."""
@@ -50,6 +55,13 @@ def _changes(evaluation: Evaluation, constraints: Constraints) -> Iterator[tuple
     if "none" in (constraints.offload_optimizer, constraints.offload_parameters):
         pins = replace(constraints, offload_optimizer=None, offload_parameters=None)
         yield "offload to the host", {"constraints.offload_optimizer": None, "constraints.offload_parameters": None}, setup, pins
+    if recipe.activation_checkpointing or recipe.micro_batch or constraints != Constraints():
+        free = with_recipe(setup, activation_checkpointing=None, activation_offload=None, micro_batch=None, grad_accum=None)
+        degrees = Constraints(
+            tensor_parallel=constraints.tensor_parallel, pipeline_parallel=constraints.pipeline_parallel,
+            sequence_parallel=constraints.sequence_parallel, expert_parallel=constraints.expert_parallel,
+        )  # fmt: skip
+        yield "strategy, checkpointing and micro-batch left to the planner", dict.fromkeys(_PINS), free, degrees
     if recipe.seq_len >= 1024:
         yield f"sequences of {recipe.seq_len // 2}", {"training.seq_len": recipe.seq_len // 2}, with_recipe(setup, seq_len=recipe.seq_len // 2), constraints
     more = replace(setup, pool=replace(setup.pool, nodes=setup.pool.nodes * 2))

@@ -19,6 +19,7 @@ from app.ingest.hf_config import (
     dense_variants,
     gpt,
     hybrid,
+    joint_dit,
     latent,
     llama4,
     mixture,
@@ -30,6 +31,7 @@ from app.ingest.hf_config import (
     seq2seq,
     ssm,
     t5,
+    video_dit,
     vit,
     vlm,
 )
@@ -48,6 +50,7 @@ _ADAPTERS = (
     dense_variants,
     gpt,
     hybrid,
+    joint_dit,
     latent,
     llama4,
     mixture,
@@ -59,6 +62,7 @@ _ADAPTERS = (
     seq2seq,
     ssm,
     t5,
+    video_dit,
     vit,
     vlm,
 )  # imported for their registrations

@@ -1,0 +1,186 @@
+"""Pages for people: the form with its answer, files of an answer, and problems; the other pages hang on this router."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import Annotated, Any
+from urllib.parse import urlencode, urlsplit
+
+from fastapi import APIRouter, Depends, Request, Response
+from starlette.datastructures import UploadFile
+
+from app.catalog.gpus import load_gpus
+from app.catalog.instances import load_instances
+from app.catalog.models import load_models
+from app.domain.errors import FieldError, InvalidRequestError
+from app.services.plan import Answer, answer, file_of
+from app.services.request import PlanRequest
+from app.services.saved_plans import ForbiddenError
+from app.web import catalog_pages, docs_page, saved_pages
+from app.web.api import FileName, file_response, json_response, saved_document
+from app.web.deps import SavedPlansDep
+from app.web.fields import GROUPS, all_fields, suffix
+from app.web.forms import Form, FormError, read_form, to_fields
+from app.web.problems import Problem, prefers_html
+from app.web.rendering import page
+from app.web.schemas import EXAMPLE_REQUEST
+from app.web.views import answer_view
+
+router = APIRouter()
+router.include_router(saved_pages.router)
+router.include_router(catalog_pages.router)
+router.include_router(docs_page.router)
+
+OWN_FIELDS = ("name", "note", "key")
+"""Fields of the save form that are not of the plan."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answered:
+    """A form with its answer; without one where the form has errors."""
+
+    form: Form
+    answer: Answer | None
+
+
+async def _posted(request: Request) -> list[tuple[str, str]]:
+    """Fields of a posted form; files are not fields."""
+    form = await request.form()
+    return [(name, text) for name, text in form.multi_items() if not isinstance(text, UploadFile)]
+
+
+Posted = Annotated[list[tuple[str, str]], Depends(_posted)]
+
+
+@router.get("/", include_in_schema=False)
+def get_home(request: Request) -> Response:
+    """The form; with a query the answer to it, without one the worked example."""
+    pairs = request.query_params.multi_items() or list(to_fields(EXAMPLE_REQUEST).items())
+    return _plan_page(request, _answered(read_form(pairs)), example=not request.query_params)
+
+
+@router.post("/", include_in_schema=False)
+def post_home(request: Request, pairs: Posted) -> Response:
+    """The same from a form body, as a pasted config.json is too long for an address."""
+    return _plan_page(request, _answered(read_form(pairs)))
+
+
+@router.get("/download/{file}", include_in_schema=False)
+def get_download(request: Request, file: FileName) -> Response:
+    """One file of the answer to a query."""
+    return _download(file, read_form(request.query_params.multi_items()))
+
+
+@router.post("/download/{file}", include_in_schema=False)
+def post_download(file: FileName, pairs: Posted) -> Response:
+    """One file of the answer to a posted form."""
+    return _download(file, read_form(pair for pair in pairs if pair[0] not in OWN_FIELDS))
+
+
+@router.post("/save", include_in_schema=False)
+def post_save(request: Request, pairs: Posted, saved: SavedPlansDep) -> Response:
+    """Save the answer and show it, once with the token that deletes it."""
+    _refuse_cross_site(request)
+    own = {name: text for name, text in pairs if name in OWN_FIELDS}
+    answered = _answered(read_form(pair for pair in pairs if pair[0] not in OWN_FIELDS))
+    if answered.answer is None or answered.form.request is None:
+        return _plan_page(request, answered)
+    asked = answered.form.request.model_dump(mode="json", exclude_unset=True)
+    kept = saved.save(asked, answered.answer.document(), name=own.get("name", ""), note=own.get("note", ""), idempotency_key=own.get("key") or None)
+    response = saved_pages.saved_page(saved_document(kept), request, status=200 if kept.replayed else 201)
+    response.headers["location"] = f"/plans/{kept.id}"
+    response.headers["cache-control"] = "no-store"
+    return response
+
+
+def problem_page(request: Request, problem: Problem) -> Response | None:
+    """A problem as a page, for a browser that went somewhere."""
+    response = page(request, "problem.html", status=problem.status, problem=problem, document=problem.document())
+    response.headers.update(problem.headers)
+    return response
+
+
+def _answered(form: Form) -> Answered:
+    """The answer to a form, or the form with what is wrong with it."""
+    if form.request is None:
+        return Answered(form=form, answer=None)
+    try:
+        return Answered(form=form, answer=answer(form.request))
+    except InvalidRequestError as error:
+        return Answered(form=form.refused(error), answer=None)
+
+
+def _plan_page(request: Request, answered: Answered, *, example: bool = False) -> Response:
+    accept = request.headers.get("accept", "")
+    if "application/json" in accept and not prefers_html(request):
+        return _json(answered)
+    form = answered.form
+    document = answered.answer.document() if answered.answer else None
+    values = to_fields(document["request"]) if document else dict(form.values)
+    query = urlencode(values)
+    return page(
+        request, "index.html", status=422 if form.errors else 200, example=example, view=answer_view(document) if document else None,
+        form=form_view(values, form.errors), values=values, errors=form.errors, labels={name: field.label for name, field in all_fields().items()},
+        posted="config" in values, share="" if "config" in values else f"/?{query}", query=query if "config" not in values else "",
+        save_key=secrets.token_urlsafe(16),
+    )  # fmt: skip
+
+
+def _json(answered: Answered) -> Response:
+    if answered.answer is not None:
+        return json_response(answered.answer.document(), headers={"vary": "Accept"})
+    _refuse(answered.form)
+    return Response(status_code=422)
+
+
+def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str, Any]:
+    """Fields by group, with what was typed and what is wrong, and the presets they offer."""
+    wrong: dict[str, list[FormError]] = {}
+    for error in errors:
+        wrong.setdefault(error.field, []).append(error)
+    shown = max([2, *(n + 1 for n in range(8) if any(f"{key}{suffix(n)}" in values for key in ("gpu", "instance", "nodes")))])
+    groups: dict[str, list[dict[str, Any]]] = {key: [] for key in (*GROUPS, "config", "pool_custom")}
+    used = set()
+    for field in all_fields().values():
+        number = field.path[2] if field.path[:2] == ("cluster", "pools") else 0
+        if isinstance(number, int) and number >= shown:
+            continue
+        groups[field.group].append({"field": field, "value": values.get(field.name, ""), "errors": wrong.get(field.name, [])})
+        if field.name in values or field.name in wrong:
+            used.add(field.group)
+    offered = {
+        "models": [(m.key, m.name) for m in load_models()], "gpus": [(g.key, g.name) for g in load_gpus()],
+        "instances": [(i.key, f"{i.gpus_per_node} × {i.gpu}") for i in load_instances()],
+    }  # fmt: skip
+    return {"groups": groups, "titles": GROUPS, "used": used, "offered": offered}
+
+
+def _download(file: FileName, form: Form) -> Response:
+    return file_response(file_of(_refuse(form), file))
+
+
+def _refuse(form: Form) -> PlanRequest:
+    """The form's request; raises ``InvalidRequestError`` with its complaints where it has none."""
+    if form.request is not None and not form.errors:
+        return form.request
+    fields = all_fields()
+    errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in form.errors)
+    raise InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
+
+
+def _refuse_cross_site(request: Request) -> None:
+    """Refuse a post that another site's page sent.
+
+    Raises:
+        ForbiddenError: the browser says so in Sec-Fetch-Site, or in Origin where it does not send that.
+    """
+    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
+    if site is not None:
+        own = site in ("same-origin", "none")
+    else:
+        own = origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
+    if not own:
+        raise ForbiddenError("this form was sent from another site; open Shardplan itself and save there")
+
+
