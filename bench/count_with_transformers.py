@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 from collections import Counter
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,15 @@ EXPERT_NAMES = ("experts.", "input_linear", "output_linear")
 
 def build_module(config: dict[str, Any]) -> Any:
     """The class the config names, on the meta device."""
-    import torch
-
+    torch = import_module("torch")
     if "_class_name" in config:
-        import diffusers
-
         kwargs = {k: v for k, v in config.items() if not k.startswith("_")}
         with torch.device("meta"):
-            return getattr(diffusers, config["_class_name"])(**kwargs)
-    import transformers
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
-    library_config = CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
+            return getattr(import_module("diffusers"), config["_class_name"])(**kwargs)
+    known = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
+    library_config = known[config["model_type"]].from_dict(dict(config))
     with torch.device("meta"):
-        return getattr(transformers, config["architectures"][0])._from_config(library_config)
+        return getattr(import_module("transformers"), config["architectures"][0])._from_config(library_config)
 
 
 def count(config: dict[str, Any]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ SKIP_ENDINGS = ("_token_id", "_token_index", "_range", "_eps", "_epsilon", "_fac
 def defaults_of(config_class: type) -> dict[str, Any]:
     """Class defaults that say something about shapes, flags or dropout."""
     found: dict[str, Any] = {}
-    for field in dataclasses.fields(config_class):  # type: ignore[arg-type]
+    for field in dataclasses.fields(config_class):
         value = field.default
         if value is dataclasses.MISSING and field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
@@ -67,19 +68,17 @@ def diffusers_defaults(model_class: type) -> dict[str, Any]:
 
 def main() -> None:
     """Dump the classes of every supported family and of the sections nested in them."""
-    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
-
     from app.ingest.hf_config import supported_families
     from app.ingest.hf_config.registry import SECTIONS
 
+    known = import_module("transformers.models.auto.configuration_auto").CONFIG_MAPPING
     table = {}
     for model_type in sorted({*supported_families(), *SECTIONS}):
-        if model_type in CONFIG_MAPPING:
-            config_class = CONFIG_MAPPING[model_type]
+        if model_type in known:
+            config_class = known[model_type]
             aliases = {k: v for k, v in sorted(config_class.attribute_map.items()) if not k.endswith("_token_id")}
             table[model_type] = {"aliases": aliases, "defaults": dict(sorted(defaults_of(config_class).items()))}
-    import diffusers
-
+    diffusers = import_module("diffusers")
     for name in supported_families():
         if name.endswith("Model") and hasattr(diffusers, name):
             table[name] = {"aliases": {}, "defaults": diffusers_defaults(getattr(diffusers, name))}

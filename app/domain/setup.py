@@ -31,6 +31,8 @@ class Rates:
         nccl_bytes: buffers of the communicators once a collective has run.
         reserved_frac_sharded, reserved_frac_whole: memory the allocator holds above the live tensors, as a share of them,
             where parameters are gathered on their own streams, and where not.
+        reserved_logit_bytes: bytes per logit that stay reserved beside them where the loss is not fused.
+        needed_frac: memory above the live tensors that cannot be given back when it runs short, as a share of them.
         matmul_frac: share of the dense peak that large training matmuls reach, by GPU architecture.
         half_rows, half_width: tokens and matrix width at which half of that share is lost.
         attention_frac: the same share for the attention kernel.
@@ -45,6 +47,8 @@ class Rates:
     nccl_bytes: float
     reserved_frac_sharded: float
     reserved_frac_whole: float
+    reserved_logit_bytes: float
+    needed_frac: float
     matmul_frac: dict[str, float]
     half_rows: float
     half_width: float
@@ -205,12 +209,11 @@ def numbers_of(model: Architecture, recipe: Recipe) -> Numbers:
 
 
 def _frozen_bytes(model: Architecture, recipe: Recipe, total: int) -> float:
-    """Bytes of one frozen parameter: the quantised layers at their width, everything else in the compute dtype."""
-    plain = dtype_bytes(stored_dtypes("fsdp2", recipe).frozen)
+    """Bytes of one frozen parameter: quantised layers at their width; norms, embeddings and head in fp32, as peft prepares them."""
     if not (recipe.adapter and recipe.adapter.kind == "qlora"):
-        return plain
+        return dtype_bytes(stored_dtypes("fsdp2", recipe).frozen)
     quantised = quantised_params(model)
-    return (quantised * base_weight_bytes(recipe.adapter.base_bits) + (total - quantised) * plain) / total
+    return (quantised * base_weight_bytes(recipe.adapter.base_bits) + (total - quantised) * 4.0) / total
 
 
 def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Numbers, recipe: Recipe) -> dict[str, Array]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.domain.errors import ConflictError
-from app.domain.model.architecture import Architecture, Role
+from app.domain.model.architecture import Architecture
 from app.emit.job import EmitJob
 
 LINE_CHARS = 110
@@ -22,6 +22,9 @@ AUTO_CLASSES = {
     "encoder_decoder": "AutoModelForSeq2SeqLM",
     "multimodal": "AutoModelForImageTextToText",
 }
+
+
+SHAPED_BLOCKS = {"llama": "LlamaDecoderLayer", "mixtral": "MixtralDecoderLayer", "nemotron": "NemotronDecoderLayer"}
 
 
 def auto_class(job: EmitJob) -> str:
@@ -76,18 +79,11 @@ def shaped_config(model: Architecture) -> dict[str, Any]:
     return config
 
 
-def block_classes(job: EmitJob) -> str:
-    """The names of the repeated layers' classes as a Python set literal; an empty one lets the script ask the model."""
-    names = sorted({stack.block.class_name for stack in job.model.stacks} - {""})
-    if not job.hf_id and not job.hf_config:
-        config = shaped_config(job.model)
-        names = [{"llama": "Llama", "mixtral": "Mixtral", "nemotron": "Nemotron"}[config["model_type"]] + "DecoderLayer"]
-    return "{" + ", ".join(repr(name) for name in names) + "}" if names else "set()"
-
-
-def has_biases(model: Architecture) -> bool:
-    """Whether any block has bias vectors."""
-    return any(weight.role is Role.BIAS for stack in model.stacks for weight in stack.block.weights)
+def class_names(job: EmitJob) -> list[str]:
+    """Classes of the repeated layers in transformers; empty where none is known and the model must be asked."""
+    if job.hf_id or job.hf_config:
+        return sorted({stack.block.class_name for stack in job.model.stacks} - {""})
+    return [SHAPED_BLOCKS[shaped_config(job.model)["model_type"]]]
 
 
 def config_text(config: Mapping[str, Any]) -> str:

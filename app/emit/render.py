@@ -6,14 +6,17 @@ No user string reaches a file except through ``py`` (a Python literal), ``sh`` (
 
 from __future__ import annotations
 
+import re
 import shlex
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 COMMENT_CHARS = 100
+TEMPLATES = Path(__file__).parent / "templates"
+STATEMENT_LINE = re.compile(r"^ *#% (.*)$", re.MULTILINE)
 
 
 def comment(value: object) -> str:
@@ -33,11 +36,16 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(**values)
 
 
+def _source(name: str) -> str:
+    # Jinja's own line statements also swallow the blank lines that follow them.
+    return STATEMENT_LINE.sub(r"<% \1 %>", (TEMPLATES / name).read_text(encoding="utf-8"))
+
+
 @cache
 def _environment() -> Environment:
     # Autoescaping is for HTML; here every value passes one of the three filters instead.
     env = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
+        loader=FunctionLoader(_source),
         autoescape=False,  # noqa: S701
         undefined=StrictUndefined,
         block_start_string="<%",
@@ -46,7 +54,6 @@ def _environment() -> Environment:
         variable_end_string=">>",
         comment_start_string="<#",
         comment_end_string="#>",
-        line_statement_prefix="#%",
         keep_trailing_newline=True,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -11,7 +11,7 @@ from app.domain.model.parameters import is_moe
 from app.domain.plan import Artifact
 from app.domain.units import format_gib
 from app.emit.job import EmitJob
-from app.emit.model_source import auto_class, block_classes, config_of, config_text
+from app.emit.model_source import auto_class, class_names, config_of, config_text
 from app.emit.pyimports import import_block
 from app.emit.recipe import CLIENT_OPTIMIZERS, TORCH_DTYPES, compute_dtype, header, hyperparameters
 from app.emit.render import render
@@ -87,7 +87,7 @@ def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
         "launcher": launcher,
         "header": header(job),
         "hf_id": job.hf_id,
-        "block_classes": block_classes(job),
+        "block_classes": _set_literal(class_names(job)),
         "compute_dtype": TORCH_DTYPES[compute_dtype(job)],
         "param_dtype": TORCH_DTYPES[s.param_dtype],
         "planned": {"allocated": _gib(job.planned_allocated_bytes), "reserved": _gib(job.planned_reserved_bytes)},
@@ -118,6 +118,10 @@ _OPTIMIZER_WORDS = {
     "ddp": "The plan's optimizer over the weights that are trained",
     "deepspeed": "The plan's optimizer, which DeepSpeed has no name for",
 }
+
+
+def _set_literal(names: list[str]) -> str:
+    return "{" + ", ".join(repr(name) for name in names) + "}" if names else "set()"
 
 
 def _gib(num_bytes: int | None) -> str:
@@ -157,7 +161,7 @@ def _optimizer_call(job: EmitJob, launcher: str) -> str:
         return f"{_eight_bit_class(job, launcher)}({adam})"
     flags = {"foreach": "foreach=True", "loop": "foreach=False"}.get(s.optimizer_implementation, "fused=True")
     calls = {
-        "adafactor": f"torch.optim.Adafactor(params, lr=lr, weight_decay={h.weight_decay})",
+        "adafactor": f"{'Adafactor' if launcher == 'fsdp2' else 'torch.optim.Adafactor'}(params, lr=lr, weight_decay={h.weight_decay})",
         "lion": f"Lion(params, lr=lr, betas={h.betas}, weight_decay={h.weight_decay})",
         "sgd_momentum": f"torch.optim.SGD(params, lr=lr, momentum={h.momentum}, weight_decay={h.weight_decay})",
         "sgd": f"torch.optim.SGD(params, lr=lr, weight_decay={h.weight_decay})",

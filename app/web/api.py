@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Body, Header, Query, Request, Response
+from fastapi import APIRouter, Body, Header, Query, Response
 
-from app.catalog.documents import catalog_document
 from app.domain.plan import Artifact
 from app.services.plan import answer, file_of
 from app.services.request import PlanRequest
-from app.services.saved_plans import PlanPage, SavedPlan
-from app.store.repository import PlanFilter
+from app.services.saved_plans import SavedPlan
 from app.web.deps import DatabaseDep, SavedPlansDep
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
 
@@ -59,21 +57,6 @@ def post_plans(
     return json_response(saved_document(kept), 200 if kept.replayed else 201, {"location": f"/plans/{kept.id}"})
 
 
-@router.get("/plans", tags=["saved plans"], responses=problems(422, 503), summary="List saved plans", response_model=None)
-def get_plans(
-    request: Request,
-    saved: SavedPlansDep,
-    name: Annotated[str | None, Query(max_length=200)] = None,
-    model: Annotated[str | None, Query(max_length=200)] = None,
-    gpu: Annotated[str | None, Query(max_length=200)] = None,
-    cursor: Annotated[str | None, Query(max_length=500)] = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-) -> Response:
-    """Newest first, in pages; ``next`` is the address of the following page."""
-    page = saved.list(PlanFilter(name=name, model=model, gpu=gpu), cursor=cursor, limit=limit)
-    return json_response(page_document(page, request))
-
-
 @router.delete("/plans/{plan_id}", tags=["saved plans"], status_code=204, responses=problems(403, 404, 503), summary="Delete a saved plan")
 def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, Header(max_length=200)]) -> Response:
     """Delete a plan; the ``Edit-Token`` header is the secret its save answered with."""
@@ -85,12 +68,6 @@ def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, H
 def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep) -> Response:
     """A generated file, as it was when the plan was saved."""
     return file_response(saved.file(plan_id, file))
-
-
-@router.get("/catalog/{kind}", tags=["catalogue"], responses=problems(404), summary="Presets, each figure with its source")
-def get_catalog(kind: Literal["gpus", "instances", "models"]) -> Response:
-    """GPUs, instances or models that can be named in a request."""
-    return json_response(catalog_document(kind))
 
 
 @router.get("/healthz", tags=["operations"], summary="The process answers")
@@ -111,11 +88,3 @@ def saved_document(kept: SavedPlan) -> dict[str, Any]:
     links = {"self": f"/plans/{kept.id}"} | {name: f"/plans/{kept.id}/{name}" for name in kept.answer.get("files", {})}
     document = dict(kept.answer) | {"id": kept.id, "name": kept.name, "note": kept.note, "created_at": kept.created_at.isoformat(), "links": links}
     return document | ({"edit_token": kept.edit_token} if kept.edit_token else {})
-
-
-def page_document(page: PlanPage, request: Request) -> dict[str, Any]:
-    """One page of the list."""
-    after = str(request.url.include_query_params(cursor=page.next_cursor)) if page.next_cursor else None
-    fields = ("id", "name", "created_at", "engine_version", "model_name", "gpu_name", "verdict")
-    items = [{f: getattr(item, f) for f in fields} | {"links": {"self": f"/plans/{item.id}"}} for item in page.items]
-    return {"items": items, "next_cursor": page.next_cursor, "next": after}

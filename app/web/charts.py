@@ -62,12 +62,23 @@ class Point:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scatter:
-    """Plans by memory (right is more) and speed (up is faster)."""
+    """Plans by memory (right is more) and speed (up is faster); the ends of both are written at the axes."""
 
     points: tuple[Point, ...]
     limit: Mark
-    top: str
-    right: str
+    rows: tuple[Mark, ...]
+    columns: tuple[Mark, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Range:
+    """A span of values with a margin, as percent of an axis that does not start at zero."""
+
+    low: float
+    high: float
+
+    def at(self, value: float) -> float:
+        return _percent(value - self.low, self.high - self.low)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,18 +149,28 @@ def scatter(candidates: Sequence[dict[str, Any]]) -> Scatter | None:
     """The recommended plan (number 1) and its alternatives; None where there is nothing to compare."""
     if len(candidates) < 2:
         return None
+    memory = [c["memory"]["gpu"]["device_bytes"] for c in candidates]
+    speed = [c["time"]["tokens_per_s_per_gpu"] for c in candidates]
     capacity = candidates[0]["memory"]["gpu"]["capacity_bytes"]
-    right = max(capacity, *(c["memory"]["gpu"]["device_bytes"] for c in candidates)) * 1.06
-    top = max(c["time"]["tokens_per_s_per_gpu"] for c in candidates) * 1.12 or 1
+    across, up = _range([*memory, capacity]), _range(speed)
     points = tuple(
         Point(
-            x=_percent(c["memory"]["gpu"]["device_bytes"], right), y=round(100 - _percent(c["time"]["tokens_per_s_per_gpu"], top), 2), number=n,
-            css="chosen" if n == 1 else "other",
-            label=f"{n}: {format_gib(c['memory']['gpu']['device_bytes'])}, {format_number(c['time']['tokens_per_s_per_gpu'])} tokens/s per GPU",
+            x=across.at(used),
+            y=round(100 - up.at(rate), 2),
+            number=number,
+            css="chosen" if number == 1 else "other",
+            label=f"{number}: {format_gib(used)}, {format_number(rate)} tokens/s per GPU",
         )
-        for n, c in enumerate(candidates, 1)
-    )  # fmt: skip
-    return Scatter(points=points, limit=_mark(capacity, right, f"{format_gib(capacity)} usable"), top=format_number(top), right=format_gib(right))
+        for number, (used, rate) in enumerate(zip(memory, speed, strict=True), 1)
+    )
+    x = across.at(capacity)
+    limit = Mark(x=x, label=f"{format_gib(capacity)} usable", anchor="end" if x > 50 else "start")
+    return Scatter(
+        points=points,
+        limit=limit,
+        rows=tuple(Mark(x=round(100 - up.at(v), 2), label=format_number(v), anchor="start") for v in dict.fromkeys((min(speed), max(speed)))),
+        columns=tuple(Mark(x=across.at(v), label=format_gib(v), anchor="middle") for v in dict.fromkeys((min(memory), max(memory)))),
+    )
 
 
 def seconds(value: float) -> str:
@@ -185,6 +206,11 @@ def _stack(parts: Iterable[_Part], top: float, show: Callable[[float], str]) -> 
         segments.append(Segment(css=part.css, label=part.label, value=show(part.value), share=share, x=round(x, 2), width=width, wide=wide, soft=part.soft))
         x += 100 * part.value / top
     return tuple(segments)
+
+
+def _range(values: Sequence[float]) -> _Range:
+    spread = max(values) - min(values) or max(values) * 0.1 or 1.0
+    return _Range(min(values) - 0.12 * spread, max(values) + 0.12 * spread)
 
 
 def _mark(value: float, top: float, label: str) -> Mark:

@@ -150,7 +150,7 @@ def _pool(at: Loc, end: str) -> Iterator[FormField]:
 
 def _batch() -> Iterator[FormField]:
     at: Loc = ("training",)
-    yield _row((*at, "seq_len"), "tokens", "batch", "Sequence length", "Longer sequences raise activation memory linearly. 8k is 8,192.", unit="tokens", required=True)
+    yield _row((*at, "seq_len"), "tokens", "batch", "Sequence", "Tokens. Longer sequences raise activation memory linearly; 8k is 8,192.", required=True)
     yield _row((*at, "global_batch"), "int", "batch", "Global batch", "Sequences per optimizer step; empty lets the planner choose.")
     yield _row((*at, "micro_batch"), "int", "batch", "Micro-batch", "Per GPU and forward; activations grow with it.")
     yield _row((*at, "grad_accum"), "int", "batch", "Accumulation", "Micro-steps per optimizer step; costs no memory.")

@@ -92,7 +92,7 @@ def to_fields(document: Mapping[str, Any]) -> dict[str, str]:
     values: dict[str, str] = {}
     for field in all_fields().values():
         value = _get(document, field.path)
-        if value is None or value == _plain(field.default) or isinstance(value, dict) and field.kind == "text":
+        if value is None or value == _plain(field.default) or (isinstance(value, dict) and field.kind == "text"):
             continue
         if text := _text(field, value):
             values[field.name] = text

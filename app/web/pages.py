@@ -45,7 +45,7 @@ class Answered:
 
 
 async def _posted(request: Request) -> list[tuple[str, str]]:
-    """Fields of a posted form; files are not fields."""
+    """Fields of a posted form; uploads are not fields."""
     form = await request.form()
     return [(name, text) for name, text in form.multi_items() if not isinstance(text, UploadFile)]
 
@@ -63,7 +63,7 @@ def get_home(request: Request) -> Response:
 @router.post("/", include_in_schema=False)
 def post_home(request: Request, pairs: Posted) -> Response:
     """The same from a form body, as a pasted config.json is too long for an address."""
-    return _plan_page(request, _answered(read_form(pairs)))
+    return _plan_page(request, _answered(read_form(_of_plan(pairs))))
 
 
 @router.get("/download/{file}", include_in_schema=False)
@@ -75,7 +75,7 @@ def get_download(request: Request, file: FileName) -> Response:
 @router.post("/download/{file}", include_in_schema=False)
 def post_download(file: FileName, pairs: Posted) -> Response:
     """One file of the answer to a posted form."""
-    return _download(file, read_form(pair for pair in pairs if pair[0] not in OWN_FIELDS))
+    return _download(file, read_form(_of_plan(pairs)))
 
 
 @router.post("/save", include_in_schema=False)
@@ -83,7 +83,7 @@ def post_save(request: Request, pairs: Posted, saved: SavedPlansDep) -> Response
     """Save the answer and show it, once with the token that deletes it."""
     _refuse_cross_site(request)
     own = {name: text for name, text in pairs if name in OWN_FIELDS}
-    answered = _answered(read_form(pair for pair in pairs if pair[0] not in OWN_FIELDS))
+    answered = _answered(read_form(_of_plan(pairs)))
     if answered.answer is None or answered.form.request is None:
         return _plan_page(request, answered)
     asked = answered.form.request.model_dump(mode="json", exclude_unset=True)
@@ -99,6 +99,10 @@ def problem_page(request: Request, problem: Problem) -> Response | None:
     response = page(request, "problem.html", status=problem.status, problem=problem, document=problem.document())
     response.headers.update(problem.headers)
     return response
+
+
+def _of_plan(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    return [pair for pair in pairs if pair[0] not in OWN_FIELDS]
 
 
 def _answered(form: Form) -> Answered:

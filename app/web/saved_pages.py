@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
 
+from app.services.saved_plans import PlanPage
 from app.store.repository import PlanFilter
-from app.web.api import json_response, page_document, saved_document
+from app.web.api import json_response, saved_document
 from app.web.deps import SavedPlansDep
 from app.web.forms import to_fields
 from app.web.problems import prefers_html
@@ -16,17 +19,61 @@ from app.web.schemas import PlanOut, problems
 from app.web.views import VERDICTS, answer_view
 
 router = APIRouter(tags=["saved plans"])
-Word = Annotated[str | None, Query(max_length=200)]
 _VARY = {"vary": "Accept"}
 
 
+class ListQuery(BaseModel):
+    """Which saved plans to list."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    q: str | None = Field(None, max_length=200, description="Words looked for in name, model and GPUs alike.")
+    name: str | None = Field(None, max_length=200, description="Words of the name.")
+    model: str | None = Field(None, max_length=200, description="Words of the model's name.")
+    gpu: str | None = Field(None, max_length=200, description="Words of the GPUs' keys.")
+    cursor: str | None = Field(None, max_length=500, description="next_cursor of the page before.")
+    limit: int = Field(20, ge=1, le=100)
+
+
 @router.get("/plans", responses=problems(422, 503), summary="List saved plans", response_model=None)
-def get_plans(
-    request: Request,
-    saved: SavedPlansDep,
-    wanted: Annotated[PlanFilter, Query()],
-    cursor: Annotated[str | None, Query(max_length=500)] = None,
-    limit: Annotated[int, Query(ge=1, le=100)] = 20,
-) -> Response:
-    """Newest first, in pages; ``next`` is the address of the following page."""
-    return json_response({})
+def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery, Query()]) -> Response:
+    """Newest first, in pages; ``next`` is the address of the following page. A browser gets them as a page."""
+    wanted = PlanFilter(text=query.q, name=query.name, model=query.model, gpu=query.gpu)
+    found = saved.list(wanted, cursor=query.cursor or None, limit=query.limit)
+    document = page_document(found, request)
+    if not prefers_html(request):
+        return json_response(document, headers=_VARY)
+    after = request.url.include_query_params(cursor=found.next_cursor).query if found.next_cursor else ""
+    rows = [item | {"word": VERDICTS[item["verdict"]], "created": day(item["created_at"])} for item in document["items"]]
+    return page(request, "plans.html", rows=rows, next_href=f"/plans?{after}" if after else "", query=query, first=query.cursor is None)
+
+
+@router.get("/plans/{plan_id}", responses={200: {"model": PlanOut}, **problems(404, 503)}, summary="Read a saved plan", response_model=None)
+def get_plan(request: Request, plan_id: str, saved: SavedPlansDep) -> Response:
+    """The answer as it was when it was saved. A browser gets it as a page."""
+    document = saved_document(saved.get(plan_id))
+    return saved_page(document, request) if prefers_html(request) else json_response(document, headers=_VARY)
+
+
+def saved_page(document: dict[str, Any], request: Request, *, status: int = 200) -> Response:
+    """A saved plan as a page; with the token that deletes it where the document still has it."""
+    values = to_fields(document["request"])
+    about = {key: document[key] for key in ("id", "name", "note")} | {"created": day(document["created_at"])}
+    return page(
+        request, "plan.html", status=status, view=answer_view(document), about=about, token=document.get("edit_token", ""), values=values,
+        origin=str(request.base_url).rstrip("/"),
+    )  # fmt: skip
+
+
+def page_document(found: PlanPage, request: Request) -> dict[str, Any]:
+    """One page of the list."""
+    after = str(request.url.include_query_params(cursor=found.next_cursor)) if found.next_cursor else None
+    fields = ("id", "name", "created_at", "engine_version", "model_name", "gpu_name", "verdict")
+    items = [{f: getattr(item, f) for f in fields} | {"links": {"self": f"/plans/{item.id}"}} for item in found.items]
+    return {"items": items, "next_cursor": found.next_cursor, "next": after}
+
+
+def day(moment: datetime | str) -> str:
+    """A time as people write it: ``2026-11-29 17:37 UTC``."""
+    parsed = datetime.fromisoformat(moment) if isinstance(moment, str) else moment
+    return f"{parsed:%Y-%m-%d %H:%M} UTC"

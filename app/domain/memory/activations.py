@@ -76,8 +76,10 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     picked = [np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True)]
     none, selective, full, whole, working, one_none, one_selective, one_full, norm_work = picked
     policy = columns.checkpointing
+    # FSDP trains adapters in fp32, and the residual stream that passes through them is kept in it.
+    wider = (columns.fsdp2 > 0) & (policy == 2) if setup.recipe.adapter and width < 4 else np.zeros(len(columns), dtype=bool)
     return BlockBytes(
-        kept_all=np.choose(policy, [none, selective, full]),
+        kept_all=np.choose(policy, [none, selective, full * (1.0 + wider)]),
         whole=whole, working=working, kept_one=np.choose(policy, [one_none, one_selective, one_full]), norm_work=norm_work,
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.activations import block_bytes
 from app.domain.share import Share
+from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 
 LOAD, TRAIN = "load", "train"
@@ -77,6 +78,9 @@ def add_host(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Co
     each = np.where(deepspeed, moments + staging, c.grad_bytes + c.state_bytes)
     ledger.add(host_state_bytes, "optimizer_states", "always", _TRAINING, params=share.trainable * optimizer, bytes_each=each,
                ranks=c.state_ranks, ranks_per_node=per_node)  # fmt: skip
+    if OPTIMIZERS[setup.recipe.optimizer].paged:
+        ledger.add(host_state_bytes, "optimizer_states", "always", _TRAINING, params=share.trainable * ~optimizer, bytes_each=c.state_bytes,
+                   ranks=c.state_ranks, ranks_per_node=per_node)  # fmt: skip
     stored = (share.trainable * c.param_bytes + share.frozen * c.frozen_bytes) * (c.offload_parameters == 1)
     ledger.add(host_parameter_bytes, "parameters", "always", _TRAINING, params=stored, bytes_each=np.ones(len(c)), ranks=c.param_ranks,
                ranks_per_node=per_node)  # fmt: skip

@@ -16,6 +16,17 @@ def reserved_extra_bytes(allocated: Array, frac: Array) -> Array:
     return allocated * frac
 
 
+@term(title="loss blocks the allocator cannot reuse", equation="tokens × vocab × bytes_per_logit / tensor_ranks", source="public-rows", exactness="fitted",
+      changes_it="a fused loss; expandable segments; a current transformers")  # fmt: skip
+def reserved_logits_bytes(tokens: Array, vocab: Array, bytes_per_logit: float, tensor_ranks: Array) -> Array:
+    """Blocks as large as the logits that stay reserved between the loss's forward and backward: upcast and shifted copies of
+    several sizes, of which earlier versions of the loss made more.
+
+    Equation: k · T · V, k fitted where the loss is not fused. Bytes per GPU.
+    """
+    return tokens * vocab * bytes_per_logit / tensor_ranks
+
+
 @term(title="CUDA context and kernels", equation="context", source="ml-engineering", exactness="fitted")
 def context_bytes(context: float) -> float:
     """Memory of the process on the device before any tensor. Bytes per GPU."""

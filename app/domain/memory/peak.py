@@ -14,7 +14,7 @@ from app.domain.memory.host import add_host, host_peak
 from app.domain.memory.logits import add_logits
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
-from app.domain.memory.overhead import context_bytes, nccl_bytes, reserved_extra_bytes
+from app.domain.memory.overhead import context_bytes, nccl_bytes, reserved_extra_bytes, reserved_logits_bytes
 from app.domain.share import Share, share_of
 from app.domain.memory.states import add_states
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
@@ -29,6 +29,7 @@ class Memory:
         by_moment: allocated bytes per GPU, one row a moment in the order of ``MOMENTS``.
         moment: index of the peak moment.
         allocated, reserved, device: the three totals per GPU at the peak.
+        needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
         host_bytes, nvme_bytes: per node.
     """
 
@@ -41,6 +42,7 @@ class Memory:
     allocated: Array
     reserved: Array
     device: Array
+    needed: Array
     host_bytes: Array
     nvme_bytes: Array
     share: Share
@@ -61,6 +63,9 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     gathered = (columns.param_ranks > 1) | (columns.deepspeed > 0) & (columns.zero_ranks > 1)
     frac = np.where(gathered, rates.reserved_frac_sharded, rates.reserved_frac_whole)
     extra = overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated, frac=frac)
+    vocab = 0 if setup.recipe.fused_loss else setup.model.vocab_size
+    extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens, vocab=vocab,
+                                 bytes_per_logit=rates.reserved_logit_bytes, tensor_ranks=columns.tp)  # fmt: skip
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
     host, nvme = Ledger(size), Ledger(size)
@@ -68,7 +73,8 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     add_nvme(nvme, setup, columns, share)
     return Memory(
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
-        reserved=allocated + extra, device=allocated + extra + context + nccl, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        reserved=allocated + extra, device=allocated + extra + context + nccl,
+        needed=allocated * (1 + rates.needed_frac) + context + nccl, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
     )  # fmt: skip
 
 

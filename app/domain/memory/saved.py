@@ -39,6 +39,11 @@ class Compute:
         """Computing in 4-byte floats."""
         return self.bytes == 4
 
+    @property
+    def wide_residual(self) -> bool:
+        """The residual stream is fp32: computing in it, autocast over it, or a quantised base whose norms were prepared in it."""
+        return self.wide or self.autocast
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
@@ -69,7 +74,7 @@ def saved_per_token(block: Block, compute: Compute) -> Saved:
     mixer = ssm_saved(block, compute)
     mlp = 0.0 if compute.tiled_mlp else mlp_saved(block, compute)
     everything = norms_saved(block, compute) + attention + cross + mixer + mlp + adapter_saved(block, compute)
-    boundary = (4 if compute.autocast or compute.wide else 2) * block.hidden_size
+    boundary = (4 if compute.wide_residual else 2) * block.hidden_size
     return Saved(
         none=everything, selective=min(everything, _selective(block, compute)), full=float(boundary),
         working=_working(block, compute),
@@ -174,11 +179,12 @@ def adapter_saved(block: Block, compute: Compute) -> float:
     if adapter is None:
         return 0.0
     covered = [w for w in block.weights if adapter.covers(w)]
-    low_rank = compute.bytes * adapter.rank * sum(w.copies for w in covered)
+    width = compute.bytes
+    low_rank = width * adapter.rank * sum(w.copies for w in covered)
     if adapter.dropout > 0:
-        return low_rank + (1 + compute.bytes) * sum(w.shape[-1] * w.copies for w in covered)
+        return low_rank + (1 + width) * sum(w.shape[-1] * w.copies for w in covered)
     read = {_reads(w): w.shape[-1] for w in covered}
-    return low_rank + compute.bytes * sum(width for tensor, width in read.items() if tensor != "attention output")
+    return low_rank + width * sum(size for tensor, size in read.items() if tensor != "attention output")
 
 
 def _reads(weight: Weight) -> str:
@@ -197,7 +203,7 @@ def _selective(block: Block, compute: Compute) -> float:
     Equation: 4h + 4q + 2kv + 2f + 4a.
     """
     h, b = block.hidden_size, compute.bytes
-    total = (4 if compute.wide or compute.autocast else 2) * 2.0 * h
+    total = (4 if compute.wide_residual else 2) * 2.0 * h
     if block.attention:
         total += b * (2 * block.attention.num_heads * block.attention.head_dim + block.attention.num_kv_heads * block.attention.head_dim)
         total += 4 * block.attention.num_heads

@@ -8,6 +8,7 @@ from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import ALWAYS, BACKWARD_ON, STEP
 from app.domain.share import Share
+from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 
 
@@ -121,7 +122,8 @@ def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: 
     trained = share.trainable * states_on_gpu
     ledger.add(master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.master_bytes, ranks=c.state_ranks)
     ledger.add(duplicate_master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.duplicate_bytes, ranks=c.state_ranks)
-    ledger.add(optimizer_bytes, "optimizer_states", "always", _after_init(ALWAYS), params=trained, bytes_each=c.state_bytes, ranks=c.state_ranks)
+    resident = 0.0 if OPTIMIZERS[setup.recipe.optimizer].paged else 1.0
+    ledger.add(optimizer_bytes, "optimizer_states", "always", _after_init(ALWAYS), params=trained * resident, bytes_each=c.state_bytes, ranks=c.state_ranks)
     if setup.recipe.ema:
         ledger.add(ema_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.param_bytes, ranks=c.state_ranks)
     _add_gradients(ledger, setup, numbers, columns, share)

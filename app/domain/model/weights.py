@@ -158,7 +158,11 @@ def two_layer_mlp(
 
 
 def fused_gated_mlp(
-    hidden_size: int, ffn_hidden_size: int, names: tuple[str, str] = ("gate_up_proj", "down_proj"), *, bias: bool = False
+    hidden_size: int,
+    ffn_hidden_size: int,
+    names: tuple[str, str] = ("gate_up_proj", "down_proj"),
+    *,
+    bias: bool = False,
 ) -> tuple[Weight, ...]:
     """A gated feed-forward whose two input matrices are one tensor.
 

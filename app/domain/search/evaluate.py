@@ -21,7 +21,7 @@ class Evaluation:
     Attributes:
         fits: device, host and disk stay within capacity.
         safe: they do so even at the upper end of the 90 % interval.
-        over_bytes: device bytes above the usable capacity (negative where there is room).
+        over_bytes: bytes it cannot do without above the usable capacity (negative where there is room).
         tokens_per_s: of the whole job.
         complexity: order of preference between plans that are equally fast, lower is simpler.
     """
@@ -51,7 +51,7 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation | Non
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
     node, capacity = setup.pool.node, setup.capacity_bytes
-    over = memory.device - capacity
+    over = memory.needed - capacity
     host_over = memory.host_bytes - (node.host_memory_bytes or np.inf)
     nvme_over = memory.nvme_bytes - _disk(setup, columns)
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)

@@ -22,6 +22,7 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
     used, there = format_gib(gpu.device_bytes), format_gib(gpu.capacity_bytes)
     if candidate.verdict == "does_not_fit":
         host = float(evaluation.memory.host_bytes.min())
+        used = format_gib(gpu.capacity_bytes + shortfall_bytes) if shortfall_bytes else used
         short = f"short by {format_gib(shortfall_bytes)} on each GPU" if shortfall_bytes else f"the node's memory or disk is too small ({format_gib(host)} needed)"
         return f"Does not fit: the nearest plan is {how}, which needs {used} of {there} at its peak ({gpu.peak_moment}), {short}."
     speed = format_number(candidate.time.tokens_per_s_per_gpu)

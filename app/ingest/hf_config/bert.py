@@ -108,7 +108,7 @@ def deberta_v2(f: Fields) -> Architecture:
         extra += linear("pos_key_proj", hidden, hidden, bias=True) if "c2p" in kinds else ()
         extra += linear("pos_query_proj", hidden, hidden, bias=True) if "p2c" in kinds else ()
     width = embed_size(f, hidden)
-    weights = (embedding("word_embeddings", dims.vocab_size, width),)
+    weights: tuple[Weight, ...] = (embedding("word_embeddings", dims.vocab_size, width),)
     if f.flag("position_biased_input", default=True):
         weights += (embedding("position_embeddings", f.integer("max_position_embeddings"), width),)
     if types := f.integer("type_vocab_size", default=0, low=0):

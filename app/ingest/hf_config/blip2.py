@@ -29,9 +29,7 @@ def _tower(f: Fields, prefix: str) -> Tower:
     block = Block(
         hidden_size=hidden,
         weights=(
-            *fused_attention(
-                hidden, sizes.attention, name="qkv", out_name="projection", qkv_bias=bias, out_bias=True
-            ),
+            *fused_attention(hidden, sizes.attention, name="qkv", out_name="projection", qkv_bias=bias, out_bias=True),
             *two_layer_mlp(hidden, sizes.ffn, ("fc1", "fc2")),
             *norms(("layer_norm1", "layer_norm2"), hidden, bias=True),
         ),
@@ -135,5 +133,3 @@ def blip2(f: Fields) -> Architecture:
         hidden_size=former.hidden_size,
     )
     return joined(f, text, both, projector, prefix)
-
-

@@ -127,6 +127,4 @@ def _adapter(prefix: str, *, fused: bool, rules: MoeRules | None) -> Callable[[F
 
 family("qwen3_next", classes=("Qwen3NextForCausalLM",))(_adapter("Qwen3Next", fused=True, rules=_SHARED))
 family("qwen3_5_text", classes=("Qwen3_5ForCausalLM",))(_adapter("Qwen3_5", fused=False, rules=None))
-family("qwen3_5_moe_text", classes=("Qwen3_5MoeForCausalLM",))(
-    _adapter("Qwen3_5Moe", fused=False, rules=_ALL_SHARED)
-)
+family("qwen3_5_moe_text", classes=("Qwen3_5MoeForCausalLM",))(_adapter("Qwen3_5Moe", fused=False, rules=_ALL_SHARED))

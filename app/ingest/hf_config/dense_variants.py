@@ -56,10 +56,10 @@ VARIANTS: dict[str, DecoderRules] = {
         qk_norm="head",
         gated=False,
         norm_names=("attention_layernorm", "feedforward_layernorm"),
-        extra=_xielu,
+        also=_xielu,
     ),
-    "bitnet": DecoderRules(prefix="BitNet", qkv_bias=_BIAS, out_bias=_BIAS, extra=_sub_norms),
-    "diffllama": DecoderRules(prefix="DiffLlama", qkv_bias=_BIAS, out_bias=_BIAS, extra=_lambdas),
+    "bitnet": DecoderRules(prefix="BitNet", qkv_bias=_BIAS, out_bias=_BIAS, also=_sub_norms),
+    "diffllama": DecoderRules(prefix="DiffLlama", qkv_bias=_BIAS, out_bias=_BIAS, also=_lambdas),
     "nanochat": DecoderRules(
         prefix="NanoChat", qkv_bias=_BIAS, out_bias=_BIAS, gated=False, mlp_names=("fc1", "fc2"), norm="none"
     ),
@@ -174,5 +174,3 @@ def gpt_neox(f: Fields) -> Architecture:
         return layer(f, rules, dims, window=window, sparse=False)
 
     return decoder(f, outline, group([(None,)] * dims.num_layers, block))
-
-

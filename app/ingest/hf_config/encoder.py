@@ -126,7 +126,9 @@ def _classifier(labels: int, hidden: int, name: str = "classifier") -> tuple[Wei
 def _prediction(f: Fields, rules: EncoderRules, dims: Dims) -> tuple[Weight, ...]:
     """A dense layer back to the embedding width, its norm, and the tied output matrix with a bias."""
     width = embed_size(f, dims.hidden_size)
-    found = linear("transform.dense", width, dims.hidden_size, bias=True) + norm("transform.LayerNorm", width, bias=True)
+    found = linear("transform.dense", width, dims.hidden_size, bias=True) + norm(
+        "transform.LayerNorm", width, bias=True
+    )
     bias = Weight("predictions.bias", (dims.vocab_size,), Role.BIAS)
     if f.flag("tie_word_embeddings", default=True):
         return (*found, bias)

@@ -19,6 +19,7 @@ MAX_LAYERS = 10_000
 MAX_WIDTH = 1_000_000
 MAX_VOCAB = 100_000_000
 MAX_COUNT = 100_000_000
+MAX_DEPTH = 12  # path length; no config nests sections more than two or three deep
 
 _ABSENT = object()
 
@@ -72,6 +73,12 @@ class Fields:
     def replaced(self, **values: Any) -> Fields:
         """The same section with some keys set."""
         return self._copy({**self._config, **values}, self.model_type)
+
+    def renamed(self, **aliases: str) -> Fields:
+        """The same section, with canonical names that the config spells otherwise."""
+        found = self._copy(self._config, self.model_type)
+        found._aliases = {**self._aliases, **aliases}
+        return found
 
     def _copy(self, config: Mapping[str, Any], family: str) -> Fields:
         return Fields(
@@ -181,6 +188,8 @@ class Fields:
             return None
         if not isinstance(value, Mapping):
             raise self.invalid(name, f"{_show(value)} is not an object")
+        if len(self.loc) > MAX_DEPTH:
+            raise self.invalid(name, "sections are nested too deep")
         own = value.get("model_type")
         kind = own if isinstance(own, str) and own else model_type
         return Fields(value, loc=(*self.loc, name), model_type=kind, nested=True, missing=self.missing)

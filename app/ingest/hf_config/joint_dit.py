@@ -69,7 +69,11 @@ def single_block(f: Fields, class_name: str, *, ratio: int = 4) -> Block:
         hidden_size=width,
         weights=(
             *once("norm.linear", 3 * width, width),
-            *(weight for name in ("to_q", "to_k", "to_v") for weight in linear(f"attn.{name}", width, width, bias=True)),
+            *(
+                weight
+                for name in ("to_q", "to_k", "to_v")
+                for weight in linear(f"attn.{name}", width, width, bias=True)
+            ),
             *qk_norms(attention.head_dim, "norm_q", "norm_k"),
             *linear("proj_mlp", ratio * width, width, bias=True),
             *linear("proj_out", width, (1 + ratio) * width, bias=True),
@@ -180,15 +184,13 @@ def qwen_image(f: Fields) -> Architecture:
         *linear("txt_in", width, text, bias=True),
         *_out(width, patch**2 * (f.optional("out_channels", high=MAX_WIDTH) or channels)),
     )
-    block = double_block(
-        f, "QwenImageTransformerBlock", mods=("img_mod.1", "txt_mod.1"), feeds=("img_mlp", "txt_mlp")
-    )
+    block = double_block(f, "QwenImageTransformerBlock", mods=("img_mod.1", "txt_mod.1"), feeds=("img_mlp", "txt_mlp"))
     return diffusion(f, f.model_type, _stacks((block, f.required("num_layers", high=MAX_LAYERS))), weights)
 
 
 @family("SD3Transformer2DModel")
 def sd3(f: Fields) -> Architecture:
-    """Stable Diffusion 3 and 3.5: joint blocks, some with a second image-only attention, the last without text output."""
+    """Stable Diffusion 3 and 3.5: joint blocks, some with a second attention over the image, the last without text."""
     width, layers = width_of(f), f.required("num_layers", high=MAX_LAYERS)
     dual = set(f.integers("dual_attention_layers") or ())
     normed = bool(f.text("qk_norm"))

@@ -14,8 +14,8 @@ from app.ingest.hf_config.classic import projections
 from app.ingest.hf_config.fields import Fields
 from app.ingest.hf_config.registry import family
 from app.ingest.hf_config.rules import DecoderRules, MoeRules, build
-from app.ingest.hf_config.vision import Tower, VitSizes, patches, sides, tower
-from app.ingest.hf_config.vlm import joined, read_tower, text_model
+from app.ingest.hf_config.vision import Tower, VitSizes, patches, read_tower, sides, tower
+from app.ingest.hf_config.vlm import joined, text_model
 
 
 def _sparse(f: Fields, num_layers: int) -> tuple[bool, ...]:

@@ -45,7 +45,8 @@ class Mamba1:
 class Mamba2:
     """State-space duality: heads with a scalar decay, states shared by groups.
 
-    Equation: h·(2u + 2gs + n) + (u + 2gs)·(w + 1) + 3n + u + u·h with inner width u, groups g, state s, heads n, kernel w.
+    Equation: h·(2u + 2gs + n) + (u + 2gs)·(w + 1) + 3n + u + u·h
+    with inner width u, groups g, state s, heads n, kernel w.
     """
 
     hidden_size: int

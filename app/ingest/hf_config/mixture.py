@@ -138,7 +138,7 @@ MIXTURES: dict[str, DecoderRules] = {
             top_k=("moe_k",),
             shared=_ernie_shared,
             sparse=_ernie_sparse,
-            extra=_ernie_selection,
+            also=_ernie_selection,
         ),
     ),
     "granitemoe": DecoderRules(prefix="GraniteMoe", qkv_bias=_BIAS, out_bias=_BIAS, moe=_LOCAL),

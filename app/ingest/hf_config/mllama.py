@@ -84,9 +84,11 @@ def _vision(f: Fields) -> Tower:
     ids = (len(ratios) if isinstance(ratios, list) and ratios else 8) + 1
     local = f.required("num_hidden_layers", high=MAX_LAYERS)
     top = f.integer("num_global_layers", default=8, low=0, high=MAX_LAYERS)
-    stacks = (Stack(block=_vision_block(f, hidden, gated=False), count=local, part="vision", tokens=tiles * tokens),)
-    if top:
-        stacks += (Stack(block=_vision_block(f, hidden, gated=True), count=top, part="vision", tokens=tiles * tokens),)
+    stacks = tuple(
+        Stack(block=_vision_block(f, hidden, gated=gated), count=count, part="vision", tokens=tiles * tokens)
+        for gated, count in ((False, local), (True, top))
+        if count
+    )
     return Tower(
         stacks=stacks,
         weights=(

@@ -108,7 +108,9 @@ def head_dim(f: Fields, hidden_size: int, num_heads: int) -> int:
     if given is not None:
         return given
     if hidden_size % num_heads and not f.missing:
-        msg = f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads} and head_dim is not given"
+        msg = (
+            f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads} and head_dim is not given"
+        )
         raise f.invalid("num_attention_heads", msg)
     return max(hidden_size // num_heads, 1)
 

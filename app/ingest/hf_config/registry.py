@@ -79,6 +79,4 @@ def _unknown(f: Fields, model_type: str, class_name: str) -> InvalidRequestError
     near = difflib.get_close_matches(name, [*FAMILIES, *CLASSES], n=3, cutoff=0.5)
     closest = f"closest supported: {', '.join(near)}" if near else f"{len(FAMILIES)} families are supported"
     msg = f"model_type {name!r} is not one whose parameters can be counted exactly ({closest})"
-    return UnsupportedModelError(
-        f"{msg}; {_ALTERNATIVE}", (FieldError((*f.loc, "model_type"), msg, _ALTERNATIVE),)
-    )
+    return UnsupportedModelError(f"{msg}; {_ALTERNATIVE}", (FieldError((*f.loc, "model_type"), msg, _ALTERNATIVE),))

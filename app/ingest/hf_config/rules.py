@@ -50,7 +50,7 @@ class MoeRules:
         router_bias: whether the router has a bias.
         transposed: experts stored as [E, in, out].
         expert_bias: whether each expert has biases.
-        extra: tensors beside the experts, e.g. a selection bias that is a parameter.
+        also: tensors beside the experts, e.g. a selection bias that is a parameter.
     """
 
     count: tuple[str, ...] = ("num_experts",)
@@ -63,7 +63,7 @@ class MoeRules:
     router_bias: bool = False
     transposed: bool = False
     expert_bias: bool = False
-    extra: Callable[[Moe], tuple[Weight, ...]] = lambda _: ()
+    also: Callable[[Moe], tuple[Weight, ...]] = lambda _: ()
 
     def read(self, f: Fields) -> Moe:
         """The expert sizes of one config."""
@@ -94,7 +94,7 @@ class MoeRules:
             found += tuple(
                 Weight(name, (moe.num_experts, size), Role.EXPERT) for name, size in zip(names, rows, strict=True)
             )
-        return found + self.extra(moe)
+        return found + self.also(moe)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,7 +120,7 @@ class DecoderRules:
         dropout: keys of dropout rates.
         moe: expert rules, if the family mixes.
         per_head: names of vectors with one value for each head (attention sinks).
-        extra: further tensors of one block.
+        also: further tensors of one block.
     """
 
     prefix: str
@@ -146,7 +146,7 @@ class DecoderRules:
     dropout: tuple[str, ...] = ("attention_dropout",)
     moe: MoeRules | None = None
     per_head: tuple[str, ...] = ()
-    extra: Callable[[Fields, Dims], tuple[Weight, ...]] = lambda _f, _dims: ()
+    also: Callable[[Fields, Dims], tuple[Weight, ...]] = lambda _f, _dims: ()
 
 
 def build(f: Fields, rules: DecoderRules) -> Architecture:
@@ -182,7 +182,7 @@ def layer(f: Fields, rules: DecoderRules, dims: Dims, *, window: int | None, spa
             *attention_weights(f, rules, dims, attention),
             *feed_forward,
             *norms(names, dims.hidden_size, bias=rules.norm_bias),
-            *rules.extra(f, dims),
+            *rules.also(f, dims),
         ),
         attention=attention,
         mlp=Mlp(ffn_hidden_size=ffn, gated=rules.gated) if ffn else None,

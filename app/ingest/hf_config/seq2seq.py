@@ -117,7 +117,10 @@ def seq2seq(f: Fields) -> Architecture:
 def _tables(f: Fields, vocab: int, hidden: int) -> tuple[Weight, ...]:
     if f.model_type == "marian" and not f.flag("share_encoder_decoder_embeddings", default=True):
         decoder_rows = f.optional("decoder_vocab_size", high=MAX_VOCAB) or vocab
-        return (embedding("encoder.embed_tokens", vocab, hidden), embedding("decoder.embed_tokens", decoder_rows, hidden))
+        return (
+            embedding("encoder.embed_tokens", vocab, hidden),
+            embedding("decoder.embed_tokens", decoder_rows, hidden),
+        )
     return (embedding("shared", vocab, hidden),)
 
 

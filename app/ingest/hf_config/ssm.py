@@ -119,7 +119,9 @@ def _nemotron_kinds(f: Fields) -> tuple[str, ...]:
         raise f.unsupported("hybrid_override_pattern", "missing: it says which layers are M (mamba), * , - or E")
     unknown = sorted({kind[:20] for kind in pattern if kind not in _KINDS})
     if unknown:
-        raise f.invalid("hybrid_override_pattern", f"unknown kinds of layer {', '.join(unknown)}; M, *, - and E are known")
+        raise f.invalid(
+            "hybrid_override_pattern", f"unknown kinds of layer {', '.join(unknown)}; M, *, - and E are known"
+        )
     if len(pattern) > MAX_LAYERS:
         raise f.invalid("hybrid_override_pattern", f"{len(pattern):,} layers are more than {MAX_LAYERS:,}")
     return tuple(_KINDS[kind] for kind in pattern)
@@ -179,5 +181,3 @@ def _nemotron_experts(f: Fields, hidden: int) -> tuple[Moe, tuple[Weight, ...]]:
         weights += linear("fc1_latent_proj", latent, hidden, bias=bias)
         weights += linear("fc2_latent_proj", hidden, latent, bias=bias)
     return moe, weights
-
-

@@ -119,11 +119,10 @@ def cogvideox(f: Fields) -> Architecture:
     )
     space, frames = f.integer("patch_size", default=2, high=1000), f.optional("patch_size_t", high=1000)
     volume, channels = space**2 * (frames or 1), f.integer("in_channels", high=MAX_WIDTH)
-    shifted = f.flag("patch_bias", default=True)
     patch = (
-        linear("patch_embed.proj", width, channels * volume, bias=shifted)
+        linear("patch_embed.proj", width, channels * volume, bias=True)
         if frames
-        else conv("patch_embed.proj", (width, channels, space, space), bias=shifted)
+        else conv("patch_embed.proj", (width, channels, space, space), bias=f.flag("patch_bias", default=True))
     )
     ofs = f.optional("ofs_embed_dim", high=MAX_WIDTH)
     weights = (

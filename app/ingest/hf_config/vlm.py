@@ -1,4 +1,4 @@
-"""Language models with a vision tower and a projector: LLaVA, Pixtral, PaliGemma, Gemma 3, Mistral 3, Idefics3, InternVL.
+"""Language models with a vision tower and a projector: LLaVA, Pixtral, PaliGemma, Gemma 3, Idefics3, InternVL.
 
 Source: the modelling files of transformers 5.24, compared tensor by tensor (tests/ingest/neighbours.json).
 """
@@ -41,6 +41,14 @@ def joined(f: Fields, text: Architecture, tower: Tower, projector: tuple[Weight,
 def either_tied(f: Fields, section: Fields) -> bool:
     """Families whose configs once kept the tie flag inside text_config: either place ties."""
     return f.flag("tie_word_embeddings") or section.flag("tie_word_embeddings")
+
+
+def outer_tied(f: Fields, section: Fields, text: Architecture) -> Architecture:
+    """Say so where the class ties by default although the language model on its own would not."""
+    if f.has("tie_word_embeddings") or section.flag("tie_word_embeddings") or not text.tied_embeddings:
+        return text
+    said = "tie_word_embeddings is not given; the class default ties the output head to the embedding table"
+    return replace(text, inferred=(*text.inferred, said))
 
 
 def _two_layers(text_size: int, vision_size: int, *, bias: bool) -> tuple[Weight, ...]:
@@ -119,7 +127,7 @@ def mistral3(f: Fields) -> Architecture:
         *linear("projector.merging_layer", tower.hidden_size, tower.hidden_size * merge**2),
         *_two_layers(text.hidden_size, tower.hidden_size * _feature_layers(f), bias=bias),
     )
-    return joined(f, text, tower, projector, "Mistral3")
+    return joined(f, outer_tied(f, section, text), tower, projector, "Mistral3")
 
 
 @family("idefics3", "smolvlm", classes=("Idefics3ForConditionalGeneration",))
@@ -146,7 +154,7 @@ def internvl(f: Fields) -> Architecture:
         raise f.invalid("downsample_ratio", "has to be above 0")
     width = tower.hidden_size * int(math.pow(int(1 / ratio), 2))
     projector = norm("projector.layer_norm", width, bias=True) + _two_layers(text.hidden_size, width, bias=True)
-    return joined(f, text, tower, projector, "InternVL")
+    return joined(f, outer_tied(f, section, text), tower, projector, "InternVL")
 
 
 @family("llava_llama", "llava_qwen", "llava_mistral", classes=("LlavaLlamaForCausalLM",))
@@ -160,7 +168,9 @@ def original_llava(f: Fields) -> Architecture:
     tower = _named_tower(f)
     kind = f.text("mm_projector_type", default="linear")
     depth = _projector_depth(f, kind)
-    projector = linear("projector.0", text.hidden_size, f.integer("mm_hidden_size", default=tower.hidden_size), bias=True)
+    projector = linear(
+        "projector.0", text.hidden_size, f.integer("mm_hidden_size", default=tower.hidden_size), bias=True
+    )
     for i in range(1, depth):
         projector += linear(f"projector.{i}", text.hidden_size, text.hidden_size, bias=True)
     if "unpad" in f.text("mm_patch_merge_type", default="flat"):

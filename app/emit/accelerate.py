@@ -1,0 +1,110 @@
+"""accelerate.yaml: the plan for ``accelerate launch`` 1.15, whose traps are that unknown keys are silently dropped.
+
+Sources: accelerate 1.15 ``commands/launch.py``, ``utils/dataclasses.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from app.domain.plan import Artifact
+from app.emit.job import EmitJob
+from app.emit.model_source import class_names
+from app.emit.recipe import compute_dtype, header, zero_stage
+
+
+def accelerate_config(job: EmitJob) -> Artifact:
+    """Write accelerate.yaml; under DeepSpeed it points to ds_config.json, the only place that may say the same things."""
+    writer = {"deepspeed": _deepspeed, "fsdp2": _fsdp2, "ddp": _ddp}[job.settings.framework]
+    config = {"compute_environment": "LOCAL_MACHINE", **writer(job), **_machines(job)}
+    notes = [*header(job), *_notes(job)]
+    text = "".join(f"# {line}\n" for line in notes) + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
+    return Artifact(filename="accelerate.yaml", media_type="application/yaml", text=text)
+
+
+def _machines(job: EmitJob) -> dict[str, Any]:
+    s = job.settings
+    out: dict[str, Any] = {
+        "num_processes": s.world_size,
+        "num_machines": s.nodes,
+        "machine_rank": 0,
+        "rdzv_backend": "static",
+        "main_training_function": "main",
+        "use_cpu": False,
+        "debug": False,
+    }
+    return out if s.nodes == 1 else {**out, "same_network": True, "main_process_port": 29500}
+
+
+def _mixed_precision(job: EmitJob) -> str:
+    """With mixed precision accelerate stores trained weights in fp32; without, in the dtype they were loaded in."""
+    dtype = compute_dtype(job)
+    return "no" if dtype == "fp32" or job.settings.param_dtype == dtype else dtype
+
+
+def _deepspeed(job: EmitJob) -> dict[str, Any]:
+    # No mixed_precision and no zero_stage beside the file: accelerate refuses to hear it twice.
+    block: dict[str, Any] = {"deepspeed_config_file": "ds_config.json", "zero3_init_flag": zero_stage(job) == 3}
+    if job.settings.nodes > 1:
+        block["deepspeed_multinode_launcher"] = "standard"
+    return {"distributed_type": "DEEPSPEED", "deepspeed_config": block}
+
+
+def _ddp(job: EmitJob) -> dict[str, Any]:
+    kind = "MULTI_GPU" if job.settings.world_size > 1 else "NO"
+    return {"distributed_type": kind, "mixed_precision": _mixed_precision(job)}
+
+
+def _fsdp2(job: EmitJob) -> dict[str, Any]:
+    s = job.settings
+    block: dict[str, Any] = {
+        "fsdp_version": 2,
+        "fsdp_reshard_after_forward": s.strategy != "fsdp_grad_op",
+        "fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+    }
+    # Left out where unknown: accelerate then asks the model for its own list.
+    if names := class_names(job):
+        block["fsdp_transformer_layer_cls_to_wrap"] = ",".join(names)
+    block |= {
+        "fsdp_offload_params": s.offload_parameters != "none",
+        "fsdp_state_dict_type": "SHARDED_STATE_DICT",
+        "fsdp_cpu_ram_efficient_loading": True,
+        "fsdp_activation_checkpointing": s.activation_checkpointing != "none",
+    }
+    if s.activation_offload and s.activation_checkpointing != "none":
+        block["fsdp_activation_checkpointing_offload"] = True
+    config = {"distributed_type": "FSDP", "mixed_precision": _mixed_precision(job), "fsdp_config": block}
+    return {**config, **_parallelism(job)}
+
+
+def _parallelism(job: EmitJob) -> dict[str, Any]:
+    """The mesh, where it is more than one line of ranks. Keys without the prefix would be dropped in silence."""
+    s = job.settings
+    if s.dp_replicate == s.tensor_parallel == s.sequence_parallel == 1:
+        return {}
+    sizes = {
+        "dp_replicate": s.dp_replicate,
+        "dp_shard": s.dp_shard,
+        "tp": s.tensor_parallel,
+        "cp": s.sequence_parallel,
+    }
+    return {"parallelism_config": {f"parallelism_config_{axis}_size": size for axis, size in sizes.items()}}
+
+
+def _notes(job: EmitJob) -> list[str]:
+    s = job.settings
+    start = "accelerate launch --config_file accelerate.yaml"
+    if s.nodes > 1:
+        start += " --machine_rank RANK --main_process_ip HEAD"
+    notes = ["", f"{start} your_train.py"]
+    if s.framework != "fsdp2":
+        return notes
+    if s.activation_checkpointing == "selective":
+        notes.append("accelerate knows no selective checkpointing: this file recomputes whole layers, slower and smaller.")
+    if _mixed_precision(job) != "no" and s.reduce_dtype == "fp32":
+        notes.append("accelerate reduces gradients in the compute dtype; for fp32 pass a MixedPrecisionPolicy in Python.")
+    if s.grad_accum > 1:
+        notes.append("In the script: GradientAccumulationPlugin(sync_each_batch=True), else every GPU holds whole gradients.")
+    return notes

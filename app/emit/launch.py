@@ -1,0 +1,41 @@
+"""launch.sh: the command that starts the training on every node, with the environment the plan relies on."""
+
+from __future__ import annotations
+
+from app.domain.errors import ConflictError
+from app.domain.plan import Artifact
+from app.emit.ddp import ddp_script
+from app.emit.ds_script import deepspeed_script
+from app.emit.fsdp2 import fsdp2_script
+from app.emit.job import EmitJob
+from app.emit.recipe import header
+from app.emit.render import render
+
+PINNED_ROUND_MB = 64
+"""Pinned blocks above this are not rounded up to a power of two, which could nearly double an offload buffer."""
+
+
+def train_script(job: EmitJob) -> Artifact | None:
+    """The framework's training script; None where the plan needs a trainer of the user's own."""
+    writer = {"deepspeed": deepspeed_script, "fsdp2": fsdp2_script, "ddp": ddp_script}[job.settings.framework]
+    try:
+        return writer(job)
+    except ConflictError:
+        return None
+
+
+def launch_script(job: EmitJob) -> Artifact:
+    """Write launch.sh: one node starts by itself, several need MASTER_ADDR, and arguments go on to the script."""
+    s = job.settings
+    script = train_script(job)
+    offloaded = (s.offload_optimizer, s.offload_parameters)
+    text = render(
+        "launch.sh.j2",
+        s=s,
+        header=header(job),
+        script=script.filename if script else None,
+        host_work=offloaded != ("none", "none"),
+        pinned_mb=PINNED_ROUND_MB,
+        nvme_path=job.nvme_path if "nvme" in offloaded else None,
+    )
+    return Artifact(filename="launch.sh", media_type="application/x-sh", text=text)

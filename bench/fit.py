@@ -1,0 +1,153 @@
+"""Fit the constants that no specification gives, on the public measurements only: ``make fit``.
+
+Every source family weighs the same, however many rows it has. What is fitted, and within which range, stands in
+app/catalog/fitted.json; the result is written back there.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from app.catalog.fitted import fitted_rates
+from app.domain.memory.peak import Memory, evaluate_memory
+from app.domain.search.evaluate import evaluate
+from app.domain.setup import Columns, Rates, TrainingSetup, numbers_of
+from app.domain.speed.step import evaluate_speed
+from bench.rows import Row, measured_rows
+
+FITTED = Path(__file__).resolve().parents[1] / "app" / "catalog" / "fitted.json"
+SWEEPS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One measured run with its evaluated one-row table."""
+
+    row: Row
+    setup: TrainingSetup
+    columns: Columns
+    memory: Memory
+
+
+def cases() -> list[Case]:
+    """Every public row with a memory or speed figure, evaluated once."""
+    found = []
+    for row in measured_rows():
+        question = row.resolved.question
+        setup = replace(question.setup, pool=question.pools[0])
+        table = evaluate(setup, question.constraints)
+        if table is not None:
+            best = np.array([int(np.lexsort((table.memory.device, table.complexity))[0])])
+            columns = table.columns.take(best)
+            memory = evaluate_memory(setup, table.numbers, columns)
+            found.append(Case(row, setup, columns, memory))
+    return found
+
+
+def by_family(errors: list[tuple[str, float]]) -> float:
+    """Mean over families of the median absolute error, less a third of the share within 10 %; small families are left out."""
+    groups = defaultdict(list)
+    for family, error in errors:
+        groups[family].append(abs(error))
+    big = [g for g in groups.values() if len(g) >= 3] or list(groups.values())
+    return statistics.fmean(statistics.median(g) - sum(e <= 0.1 for e in g) / len(g) / 3 for g in big)
+
+
+def fit_reserved(found: list[Case]) -> dict[str, float]:
+    """Shares of reserved memory and bytes per reserved logit, by exhaustive grid."""
+    usable = []
+    for case in found:
+        measured, counter = case.row.csv["peak_mem_gib"], case.row.counter
+        if measured and counter != "peak_allocated_bytes":
+            c, recipe, model = case.columns, case.setup.recipe, case.setup.model
+            gathered = bool((c.param_ranks[0] > 1) | ((c.deepspeed[0] > 0) & (c.zero_ranks[0] > 1)))
+            logits = 0.0 if recipe.fused_loss else float(c.micro_batch[0]) * recipe.seq_len / float(c.sp[0]) * model.vocab_size
+            fixed = float(case.memory.device[0] - case.memory.reserved[0]) if counter == "device_bytes" else 0.0
+            usable.append((case.row.family, float(measured) * 2**30, float(case.memory.allocated[0]), gathered, logits, fixed))
+
+    def loss(sharded: float, whole: float, each: float) -> float:
+        return by_family([(f, (a * (1 + (sharded if g else whole)) + each * t + x - m) / m) for f, m, a, g, t, x in usable])
+
+    grid = product(np.arange(0, 0.25, 0.01), np.arange(0, 0.14, 0.01), np.arange(0, 10.5, 0.5))
+    sharded, whole, each = min(grid, key=lambda p: loss(*p))
+    return {"reserved_frac_sharded": round(float(sharded), 3), "reserved_frac_whole": round(float(whole), 3), "reserved_logit_bytes": float(each)}
+
+
+def fit_time(found: list[Case], rates: Rates) -> Rates:
+    """Coordinate descent over the constants of the time model, in factors that shrink with every sweep."""
+    usable = [c for c in found if c.row.csv["tokens_per_s_per_gpu"] and c.row.speed_known and c.row.csv["fp8"] != "true"]
+    numbers = [numbers_of(c.setup.model, c.setup.recipe) for c in usable]
+
+    def loss(candidate: Rates) -> float:
+        errors = []
+        for case, count in zip(usable, numbers, strict=True):
+            speed = evaluate_speed(replace(case.setup, rates=candidate), count, case.columns, case.memory.share)
+            predicted = float(speed.tokens_per_step[0] / speed.step_s[0] / case.columns.world_size[0])
+            measured = float(case.row.csv["tokens_per_s_per_gpu"])
+            errors.append((case.row.family, (predicted - measured) / measured))
+        return by_family(errors)
+
+    best, value = rates, loss(rates)
+    for sweep in range(SWEEPS):
+        for change in _changes(1.0 + 0.3 / (sweep + 1)):
+            candidate = change(best)
+            if (trial := loss(candidate)) < value - 1e-5:
+                best, value = candidate, trial
+        print(f"sweep {sweep + 1}: {value:.4f}")
+    return best
+
+
+def _changes(factor: float) -> list[Callable[[Rates], Rates]]:
+    def scaled(name: str, by: float) -> Callable[[Rates], Rates]:
+        return lambda rates: replace(rates, **{name: _bounded(name, getattr(rates, name) * by)})
+
+    def architecture(name: str, by: float) -> Callable[[Rates], Rates]:
+        return lambda rates: replace(rates, matmul_frac=dict(rates.matmul_frac) | {name: min(0.92, rates.matmul_frac[name] * by)})
+
+    names = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
+    steps = (factor, 1 / factor, factor**0.5, factor**-0.5)
+    return [architecture(a, s) for a in ("ampere", "hopper", "ada", "volta", "blackwell") for s in steps] + [scaled(n, s) for n in names for s in steps]
+
+
+def _bounded(name: str, value: float) -> float:
+    low, high = json.loads(FITTED.read_text())["constants"][name]["range"]
+    return float(min(high, max(low, value)))
+
+
+def write(values: Mapping[str, Any]) -> None:
+    """Put values into fitted.json, one constant a line."""
+    document = json.loads(FITTED.read_text())
+    for name, value in values.items():
+        document["constants"][name]["value"] = value
+    lines = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in document["constants"].items())
+    head = f' "schema": {json.dumps(document["schema"])},\n "how": {json.dumps(document["how"])},\n "constants": {{\n  {lines}\n }}\n'
+    FITTED.write_text("{\n" + head + "}\n")
+
+
+def quantile_of(errors: list[float], share: float) -> float:
+    """The absolute error that this share of rows stays within."""
+    return round(float(np.quantile(np.abs(errors), share)), 3)
+
+
+def main() -> None:
+    """Fit everything and write it."""
+    found = cases()
+    write(fit_reserved(found))
+    fitted = fit_time(found, fitted_rates())
+    names = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
+    rounded = {name: float(f"{getattr(fitted, name):.4g}") for name in names}
+    write(rounded | {"matmul_frac": {k: round(v, 3) for k, v in fitted.matmul_frac.items()}})
+    print(FITTED.read_text())
+
+
+if __name__ == "__main__":
+    main()
