@@ -9,6 +9,7 @@ from typing import Any
 from app.domain.errors import ConflictError
 from app.domain.model.architecture import Architecture
 from app.emit.job import EmitJob
+from app.emit.tiny import tiny_overrides
 
 LINE_CHARS = 110
 DROPPED = ("_name_or_path", "auto_map", "dtype", "id2label", "label2id", "quantization_config", "task_specific_params")
@@ -77,6 +78,12 @@ def shaped_config(model: Architecture) -> dict[str, Any]:
     elif mlp is not None:
         config |= {"model_type": "llama" if mlp.gated else "nemotron", "intermediate_size": mlp.ffn_hidden_size}
     return config
+
+
+def shaped_tiny(model: Architecture) -> dict[str, Any]:
+    """A complete config.json of a tiny model of this shape, for where only a repository's name is known."""
+    config = shaped_config(model)
+    return {**config, **tiny_overrides(config)}
 
 
 def class_names(job: EmitJob) -> list[str]:

@@ -26,6 +26,20 @@ def comment(value: object) -> str:
     return text if len(text) <= COMMENT_CHARS else text[: COMMENT_CHARS - 1] + "…"
 
 
+def literal(value: object) -> str:
+    """A Python literal, with double quotes where that needs no escape."""
+    if isinstance(value, str):
+        text = repr(value)
+        return f'"{text[1:-1]}"' if text[0] == "'" and '"' not in text else text
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{literal(key)}: {literal(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(literal, value)) + "]"
+    if isinstance(value, set):
+        return "{" + ", ".join(map(literal, sorted(value))) + "}" if value else "set()"
+    return repr(value)
+
+
 def shell_word(value: object) -> str:
     """One shell word, whatever the text; control characters become spaces first, for they have no place in a name."""
     return shlex.quote("".join(ch if ch.isprintable() else " " for ch in str(value)))
@@ -58,5 +72,5 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    env.filters.update(py=repr, sh=shell_word, comment=comment)
+    env.filters.update(py=literal, sh=shell_word, comment=comment)
     return env

@@ -11,10 +11,11 @@ from app.domain.model.parameters import is_moe
 from app.domain.plan import Artifact
 from app.domain.units import format_gib
 from app.emit.job import EmitJob
-from app.emit.model_source import auto_class, class_names, config_of, config_text
+from app.emit.model_source import auto_class, class_names, config_of, config_text, shaped_tiny
 from app.emit.pyimports import import_block
 from app.emit.recipe import CLIENT_OPTIMIZERS, TORCH_DTYPES, compute_dtype, header, hyperparameters
 from app.emit.render import render
+from app.emit.tiny import tiny_overrides
 
 OBJECTIVES = {"AutoModelForMaskedLM": "masked", "AutoModelForSeq2SeqLM": "seq2seq"}
 TASKS = {"AutoModelForSeq2SeqLM": "SEQ_2_SEQ_LM", "AutoModelForMaskedLM": "FEATURE_EXTRACTION"}
@@ -82,21 +83,22 @@ def _refuse_other_axes(job: EmitJob) -> None:
 def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
     s, config, auto = job.settings, config_of(job), auto_class(job)
     text = config_text(config) if config else ""
+    tiny = tiny_overrides(config) if config else shaped_tiny(job.model)
     return {
         "s": s,
         "launcher": launcher,
         "header": header(job),
         "hf_id": job.hf_id,
-        "block_classes": _set_literal(class_names(job)),
+        "block_classes": set(class_names(job)),
         "compute_dtype": TORCH_DTYPES[compute_dtype(job)],
         "param_dtype": TORCH_DTYPES[s.param_dtype],
         "planned": {"allocated": _gib(job.planned_allocated_bytes), "reserved": _gib(job.planned_reserved_bytes)},
         "config_text": text,
+        "tiny_text": config_text(tiny),
         "config_noqa": "  # noqa: E501" if any(len(line) > 120 for line in text.splitlines()) else "",
         "h": hyperparameters(job),
         "auto_class": auto,
         "objective": OBJECTIVES.get(auto, "causal"),
-        "attention": "eager" if s.attention == "eager" else "sdpa",
         "adapter": _adapter(job, auto),
         "qlora": bool(job.adapter and job.adapter.get("kind") == "qlora"),
         "one_micro_step": s.optimizer_in_backward,
@@ -118,10 +120,6 @@ _OPTIMIZER_WORDS = {
     "ddp": "The plan's optimizer over the weights that are trained",
     "deepspeed": "The plan's optimizer, which DeepSpeed has no name for",
 }
-
-
-def _set_literal(names: list[str]) -> str:
-    return "{" + ", ".join(repr(name) for name in names) + "}" if names else "set()"
 
 
 def _gib(num_bytes: int | None) -> str:

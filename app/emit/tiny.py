@@ -27,7 +27,8 @@ _TOKENS = (
     "video_token_id", "vision_start_token_id", "vision_end_token_id", "vision_token_id", "boi_token_index",
     "eoi_token_index", "sep_token_id", "cls_token_id", "unk_token_id", "mask_token_id",
 )  # fmt: skip
-_LISTS = ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "block_types")
+_KV_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads")
+_LISTS = ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "block_types", "hybrid_override_pattern")
 
 
 def tiny_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -37,12 +38,15 @@ def tiny_overrides(config: Mapping[str, Any]) -> dict[str, Any]:
     """
     out: dict[str, Any] = {key: value for key, value in _FIXED.items() if config.get(key) is not None}
     out |= {key: LAYERS for key in _LAYERS if isinstance(config.get(key), int)}
-    out |= _widths(config)
+    out |= {**_widths(config), **_few_kv_heads(config)}
     out |= {key: VOCAB - 1 - place for place, key in enumerate(_TOKENS) if isinstance(config.get(key), int)}
-    out |= {key: config[key][:LAYERS] for key in _LISTS if isinstance(config.get(key), list)}
+    out |= {key: config[key][:LAYERS] for key in _LISTS if isinstance(config.get(key), list | str)}
+    if isinstance(config.get("attention_types"), list):
+        out["attention_types"] = [[["global"], LAYERS]]
     for key, value in config.items():
         if key.endswith("_config") and isinstance(value, Mapping):
-            out[key] = {**value, **tiny_overrides(value)}
+            # Such parts often leave out what their class has by default, and that is large.
+            out[key] = {**value, "num_hidden_layers": LAYERS, "vocab_size": VOCAB, **tiny_overrides(value)}
     return {key: value for key, value in out.items() if config.get(key) != value}
 
 
@@ -56,8 +60,15 @@ def _widths(config: Mapping[str, Any]) -> dict[str, Any]:
     out: dict[str, Any] = {key: few for key in _HEADS if isinstance(config.get(key), int)}
     out |= {key: small for key in _WIDTH if isinstance(config.get(key), int)}
     out |= {key: 2 * small for key in _FFN if isinstance(config.get(key), int)}
-    kv_heads = config.get("num_key_value_heads")
-    if "num_attention_heads" in config:
-        # Written even where the file leaves it out: the class's own default is for its full size.
-        out["num_key_value_heads"] = few if kv_heads in (None, heads) else min(2, kv_heads)
+    if "num_attention_heads" in config and "num_key_value_heads" not in config:
+        out["num_key_value_heads"] = few  # the class's own default is for its full size
     return out
+
+
+def _few_kv_heads(config: Mapping[str, Any]) -> dict[str, Any]:
+    heads = next((config[key] for key in _HEADS if isinstance(config.get(key), int)), None)
+    return {
+        key: min(MAX_HEADS, heads) if config[key] == heads else min(2, config[key])
+        for key in _KV_HEADS
+        if isinstance(config.get(key), int)
+    }

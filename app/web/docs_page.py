@@ -12,6 +12,7 @@ from app.web.rendering import page
 
 router = APIRouter(include_in_schema=False)
 Schema = Mapping[str, Any]
+_FIRST = ("plan", "saved plans", "catalogue")
 
 
 @router.get("/docs")
@@ -20,7 +21,7 @@ def get_docs(request: Request) -> Response:
     document = request.app.openapi()
     schemas = document.get("components", {}).get("schemas", {})
     origin = str(request.base_url).rstrip("/")
-    groups: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {tag: [] for tag in _FIRST}
     for operation in _operations(document, origin):
         groups.setdefault(operation["tag"], []).append(operation)
     shown = list(_reachable(schemas, (op["body"] for ops in groups.values() for op in ops)))

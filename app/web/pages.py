@@ -125,7 +125,7 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
     query = urlencode(values)
     return page(
         request, "index.html", status=422 if form.errors else 200, example=example, view=answer_view(document) if document else None,
-        form=form_view(values, form.errors), values=values, errors=form.errors, labels={name: field.label for name, field in all_fields().items()},
+        form=form_view(values, form.errors), values=values, errors=form.errors,
         posted="config" in values, share="" if "config" in values else f"/?{query}", query=query if "config" not in values else "",
         save_key=secrets.token_urlsafe(16),
     )  # fmt: skip

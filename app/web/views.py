@@ -21,6 +21,11 @@ VERDICTS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}
 EXACTNESS = {"exact": "counted", "derived": "derived from the library's code", "fitted": "fitted to measurements"}
 _SOURCE = re.compile(r"(?P<title>.*?)\s*<(?P<url>https?://[^<>\s]+)>")
 _IDEAL_OF = {"fsdp_full": "zero3", "fsdp_grad_op": "zero2", "hsdp": "zero3"}
+LINES_SHOWN, LINES_PREVIEW = 120, 60
+_PURPOSES = {
+    "ds_config.json": "DeepSpeed's configuration", "accelerate.yaml": "for accelerate launch", "launch.sh": "starts it on every node",
+    "ds_train.py": "a complete training script", "fsdp2_train.py": "a complete training script", "ddp_train.py": "a complete training script",
+}
 _STATES = ("parameters", "gradients", "optimizer_states", "adapters")
 
 
@@ -39,7 +44,7 @@ def answer_view(document: Document) -> dict[str, Any]:
         "time": _time(best), "communication": [_flow(term) for term in best["communication"]["terms"]], "ideal": _ideal(document),
         "scatter": charts.scatter([best, *document["alternatives"]]),
         "alternatives": [_alternative(c, request, current) for c in [best, *document["alternatives"]]],
-        "settings": _settings(best["settings"]), "files": document["files"], "warnings": [_warning(w) for w in document["warnings"]],
+        "settings": _settings(best["settings"]), "files": [_file(*item) for item in document["files"].items()], "warnings": [_warning(w) for w in document["warnings"]],
         "search": document["search"], "rejected": document["rejected"], "sure": _sure(best), "cost": best["cost"],
         "engine_version": document["engine_version"],
     }  # fmt: skip
@@ -91,7 +96,8 @@ def plan_label(settings: Document) -> str:
 
 
 def _sentence(document: Document) -> str:
-    return str(document["summary"]).removeprefix(f"{VERDICTS[document['verdict']]}: ")
+    sentence = str(document["summary"]).removeprefix(f"{VERDICTS[document['verdict']]}: ")
+    return sentence[:1].upper() + sentence[1:]
 
 
 def _model(model: Document) -> dict[str, Any]:
@@ -198,7 +204,7 @@ def _alternative(candidate: Document, request: Document, current: dict[str, str]
         "label": plan_label(settings), "batch": f"{settings['micro_batch']} × {settings['grad_accum']}", "checkpointing": settings["activation_checkpointing"],
         "offload": ", ".join(moved) or "none", "memory": format_gib(candidate["memory"]["gpu"]["device_bytes"]), "step": charts.seconds(time["step_s"]),
         "speed": format_number(time["tokens_per_s_per_gpu"]), "verdict": candidate["verdict"], "word": VERDICTS[candidate["verdict"]],
-        "pin": _action("pin", _pins(settings), request, current),
+        "pin": _action("Use", _pins(settings), request, current),
     }  # fmt: skip
 
 
@@ -236,6 +242,13 @@ def _settings(settings: Document) -> list[tuple[str, str]]:
             shown = f"{value:,}" if isinstance(value, int) else str(value)
         rows.append((name.removesuffix("_numel").replace("_", " "), shown))
     return rows
+
+
+def _file(name: str, text: str) -> dict[str, Any]:
+    """A file as far as a page shows it; a long script is in full in its download."""
+    lines = text.splitlines()
+    shown = lines if len(lines) <= LINES_SHOWN else lines[:LINES_PREVIEW]
+    return {"name": name, "lines": len(lines), "purpose": _PURPOSES.get(name, ""), "text": "\n".join(shown), "more": len(lines) - len(shown)}
 
 
 def _warning(warning: Document) -> dict[str, str]:

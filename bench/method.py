@@ -1,0 +1,76 @@
+"""Write docs/method from the term cards, one page a room of the domain (``make bench ARGS=method``)."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections import defaultdict
+from pathlib import Path
+
+import app.domain as domain
+from app.domain.cards import CARDS, Card
+from app.domain.parallel.strategy import STRATEGIES
+from app.domain.sources import SOURCES
+
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "method"
+INTRO = {
+    "memory": "Memory of one GPU, of one node's host and of its disks. GPU terms are alive at some moments of the step and not at others; "
+    "the peak is the largest moment, not a sum of maxima.",
+    "traffic": "What one GPU sends in one optimizer step.",
+    "speed": "Where the time of one optimizer step goes.",
+}
+
+
+def load_all() -> None:
+    """Import every module of the domain, so that every card is registered."""
+    for module in pkgutil.walk_packages(domain.__path__, "app.domain."):
+        importlib.import_module(module.name)
+
+
+def pages() -> dict[str, str]:
+    """File name to text."""
+    load_all()
+    rooms = defaultdict(list)
+    for key in sorted(CARDS):
+        rooms[key.split(".")[0]].append(CARDS[key])
+    out = {f"{room}.md": _page(room, cards) for room, cards in rooms.items()}
+    out["strategies.md"] = _strategies()
+    return out
+
+
+def _page(room: str, cards: list[Card]) -> str:
+    lines = [f"# {room.capitalize()}", "", "Generated from the term cards by `make bench ARGS=method`; do not edit.", "", INTRO.get(room, ""), ""]
+    for card in cards:
+        found = SOURCES[card.source]
+        source = f"[{found.title}]({found.url})" if found.url else found.title
+        lines += [f"## {card.title}", "", f"`{card.equation}`", "", " ".join(card.doc.split("\n\n", maxsplit=1)[0].split()), ""]
+        lines += [f"- exactness: {card.exactness}", f"- source: {source}"]
+        lines += [f"- what changes it: {card.changes_it}"] if card.changes_it else []
+        lines += [f"- in code: `app/domain/{card.key.rsplit('.', 1)[0].replace('.', '/')}.py`, `{card.key.rsplit('.', 1)[1]}`", ""]
+    return "\n".join(lines)
+
+
+def _strategies() -> str:
+    lines = ["# Strategies", "", "Generated from `app/domain/parallel/strategy.py` by `make bench ARGS=method`; do not edit.", ""]
+    lines += ["| strategy | framework | parameters | gradients | optimizer states | gathers per micro-step | gradients travel by | when |", "|---|---|---|---|---|---:|---|---|"]
+    words = {"none": "whole on every rank", "all": "divided over all ranks", "group": "divided over the shard group"}
+    for s in STRATEGIES:
+        when = "each micro-step" if s.reduces_each_micro_step else "once a step"
+        after = ", then parameters are gathered" if s.gathers_after_step else ""
+        lines.append(
+            f"| {s.label} | {s.framework} | {words[s.parameters]} | {words[s.gradients]} | {words[s.states]} | {s.gathers} "
+            f"| {s.reduce_op.replace('_', '-')} | {when}{after} |"
+        )
+    return "\n".join([*lines, ""])
+
+
+def main() -> None:
+    """Write every page."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for name, text in pages().items():
+        (FOLDER / name).write_text(text)
+        print(f"docs/method/{name}")
+
+
+if __name__ == "__main__":
+    main()
