@@ -30,7 +30,9 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("serve", help="serve the page and the API")
     plan = commands.add_parser("plan", help="plan a request from a JSON or YAML file")
     plan.add_argument("spec", type=Path, help="file with a PlanRequest; - reads standard input")
-    plan.add_argument("-o", "--output", type=Path, action="append", default=[], help="write the file of this name (ds_config.json, launch.sh, …)")
+    plan.add_argument(
+        "-o", "--output", type=Path, action="append", default=[], help="write the file of this name (ds_config.json, launch.sh, …)"
+    )
     plan.add_argument("--json", action="store_true", help="print the whole plan as JSON")
     given = parser.parse_args(arguments)
     if given.command == "serve":

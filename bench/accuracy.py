@@ -78,7 +78,11 @@ def compare(*, three_d: bool) -> tuple[Tally, Tally, str]:
             ran = data["oom"] == "false"
             verdicts[ran, row.family].append((plan.verdict != "does_not_fit") is ran)
     recall = {ran: [sum(v) / len(v) for (was, _), v in verdicts.items() if was is ran] for ran in (True, False)}
-    words = [f"{name} {statistics.fmean(values):.1%}" for name, values in (("said to fit, of those that ran:", recall[True]), ("said not to, of those that ran out:", recall[False])) if values]
+    words = [
+        f"{name} {statistics.fmean(values):.1%}"
+        for name, values in (("said to fit, of those that ran:", recall[True]), ("said not to, of those that ran out:", recall[False]))
+        if values
+    ]
     balanced = statistics.fmean(statistics.fmean(values) for values in recall.values() if values)
     sentence = f"{'; '.join(words)}; balanced {balanced:.1%}."
     if inside:
@@ -99,16 +103,20 @@ def simulated() -> str:
     errors.sort()
     return (
         f"{len(errors)} peaks simulated operation by operation: median error {statistics.median(errors):.2%}, "
-        f"90 % of them within {errors[int(0.9 * (len(errors) - 1))]:.1%}, worst {errors[-1]:.1%}; {sum(e <= 0.02 for e in errors) / len(errors):.0%} within 2 %."
+        f"90 % of them within {errors[int(0.9 * (len(errors) - 1))]:.1%}, worst {errors[-1]:.1%}; "
+        f"{sum(e <= 0.02 for e in errors) / len(errors):.0%} within 2 %."
     )
 
 
 def main() -> None:
     """Write the page."""
     parts = [
-        "# Accuracy", "", f"Engine {ENGINE_VERSION}. Written by `make bench ARGS=accuracy`, which runs the planner on published measurements; do not edit.",
-        "Errors are relative to the published figure. Every source weighs the same in the bold line, however many rows it has.", "",
-    ]  # fmt: skip
+        "# Accuracy",
+        "",
+        f"Engine {ENGINE_VERSION}. Written by `make bench ARGS=accuracy`, which runs the planner on published measurements; do not edit.",
+        "Errors are relative to the published figure. Every source weighs the same in the bold line, however many rows it has.",
+        "",
+    ]
     for three_d, title in ((False, "Data-parallel runs"), (True, "Runs with tensor or pipeline parallelism")):
         memory, speed, sentence = compare(three_d=three_d)
         for name, tally in (("peak GPU memory", memory), ("tokens/s per GPU (fp8 left out)", speed)):

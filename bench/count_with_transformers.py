@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 from collections import Counter
 from importlib import import_module
 from pathlib import Path
@@ -21,6 +22,7 @@ EXPERT_KEYS = (
     "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts", "num_routed_experts",
 )  # fmt: skip
 TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
+OWN_TOP_K = {"switch_transformers": 1, "nllb-moe": 2}  # fixed by the code, not by the config
 EXPERT_NAMES = ("experts.", "input_linear", "output_linear")
 
 
@@ -53,12 +55,16 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
 
 
 def _idle(name: str, parameter: Any, config: Any) -> int:
-    if not any(part in name for part in EXPERT_NAMES) or parameter.ndim < 2 or "shared" in name:
+    """Elements of a parameter that a token does not use: the experts of its tensor that are not selected."""
+    if not any(part in name for part in EXPERT_NAMES) or "shared" in name or "router" in name:
         return 0
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     for section in (text, getattr(text, "ffn_config", None)):
         experts = next((getattr(section, k) for k in EXPERT_KEYS if isinstance(getattr(section, k, None), int)), 0)
         top_k = next((getattr(section, k) for k in TOP_K_KEYS if isinstance(getattr(section, k, None), int)), 0)
+        own = re.search(r"experts\.expert_(\d+)\.", name)
+        if own:  # one module for each expert
+            return int(parameter.numel()) if int(own[1]) >= (top_k or OWN_TOP_K[text.model_type]) else 0
         if experts and (parameter.shape[0] == experts or "experts.mlp" in name):  # DBRX stacks its experts in rows
             return int(parameter.numel()) // experts * (experts - top_k)
     return 0
@@ -74,9 +80,7 @@ def check(entry: dict[str, Any]) -> list[str]:
     except Exception as error:
         return [f"{type(error).__name__}: {error}"[:300]]
     ours: Counter[str] = Counter()
-    for weight, copies in [(w, s.owned) for s in model.stacks for w in s.block.weights] + [
-        (w, 1) for w in model.weights
-    ]:
+    for weight, copies in [(w, s.owned) for s in model.stacks for w in s.block.weights] + [(w, 1) for w in model.weights]:
         ours["x".join(map(str, weight.shape))] += weight.copies * copies
     found = []
     for label, mine, theirs in (

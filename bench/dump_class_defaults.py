@@ -46,6 +46,7 @@ def defaults_of(config_class: type) -> dict[str, Any]:
         if (
             isinstance(value, float)
             and "drop" not in field.name
+            and "prob" not in field.name
             and not value.is_integer()
             and "ratio" not in field.name
         ):

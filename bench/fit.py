@@ -79,7 +79,11 @@ def fit_reserved(found: list[Case]) -> dict[str, float]:
 
     grid = product(np.arange(0, 0.25, 0.01), np.arange(0, 0.14, 0.01), np.arange(0, 10.5, 0.5))
     sharded, whole, each = min(grid, key=lambda p: loss(*p))
-    return {"reserved_frac_sharded": round(float(sharded), 3), "reserved_frac_whole": round(float(whole), 3), "reserved_logit_bytes": float(each)}
+    return {
+        "reserved_frac_sharded": round(float(sharded), 3),
+        "reserved_frac_whole": round(float(whole), 3),
+        "reserved_logit_bytes": float(each),
+    }
 
 
 def fit_time(found: list[Case], rates: Rates) -> Rates:
@@ -108,14 +112,16 @@ def fit_time(found: list[Case], rates: Rates) -> Rates:
 
 def _changes(factor: float) -> list[Callable[[Rates], Rates]]:
     def scaled(name: str, by: float) -> Callable[[Rates], Rates]:
-        return lambda rates: replace(rates, **{name: _bounded(name, getattr(rates, name) * by)})
+        return lambda rates: replace(rates, **{name: _bounded(name, getattr(rates, name) * by)})  # type: ignore[arg-type]
 
     def architecture(name: str, by: float) -> Callable[[Rates], Rates]:
         return lambda rates: replace(rates, matmul_frac=dict(rates.matmul_frac) | {name: min(0.92, rates.matmul_frac[name] * by)})
 
     names = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
     steps = (factor, 1 / factor, factor**0.5, factor**-0.5)
-    return [architecture(a, s) for a in ("ampere", "hopper", "ada", "volta", "blackwell") for s in steps] + [scaled(n, s) for n in names for s in steps]
+    return [architecture(a, s) for a in ("ampere", "hopper", "ada", "volta", "blackwell") for s in steps] + [
+        scaled(n, s) for n in names for s in steps
+    ]
 
 
 def _bounded(name: str, value: float) -> float:

@@ -39,7 +39,14 @@ def pages() -> dict[str, str]:
 
 
 def _page(room: str, cards: list[Card]) -> str:
-    lines = [f"# {room.capitalize()}", "", "Generated from the term cards by `make bench ARGS=method`; do not edit.", "", INTRO.get(room, ""), ""]
+    lines = [
+        f"# {room.capitalize()}",
+        "",
+        "Generated from the term cards by `make bench ARGS=method`; do not edit.",
+        "",
+        INTRO.get(room, ""),
+        "",
+    ]
     for card in cards:
         found = SOURCES[card.source]
         source = f"[{found.title}]({found.url})" if found.url else found.title
@@ -52,7 +59,10 @@ def _page(room: str, cards: list[Card]) -> str:
 
 def _strategies() -> str:
     lines = ["# Strategies", "", "Generated from `app/domain/parallel/strategy.py` by `make bench ARGS=method`; do not edit.", ""]
-    lines += ["| strategy | framework | parameters | gradients | optimizer states | gathers per micro-step | gradients travel by | when |", "|---|---|---|---|---|---:|---|---|"]
+    lines += [
+        "| strategy | framework | parameters | gradients | optimizer states | gathers per micro-step | gradients travel by | when |",
+        "|---|---|---|---|---|---:|---|---|",
+    ]
     words = {"none": "whole on every rank", "all": "divided over all ranks", "group": "divided over the shard group"}
     for s in STRATEGIES:
         when = "each micro-step" if s.reduces_each_micro_step else "once a step"

@@ -14,7 +14,11 @@ from app.services.resolve import resolve
 REPEATS = 15
 CASES: dict[str, dict[str, Any]] = {
     "llama-3.1-8b on 1 × 8 H100": {"model": {"preset": "llama-3.1-8b"}, "training": {"seq_len": 8192, "global_batch": 64}, "nodes": 1},
-    "llama-3.1-70b on 64 × 8 H100": {"model": {"preset": "llama-3.1-70b"}, "training": {"seq_len": 8192, "global_batch": 2048}, "nodes": 64},
+    "llama-3.1-70b on 64 × 8 H100": {
+        "model": {"preset": "llama-3.1-70b"},
+        "training": {"seq_len": 8192, "global_batch": 2048},
+        "nodes": 64,
+    },
 }
 
 

@@ -13,7 +13,13 @@ from app.services.resolve import resolve
 
 
 def request_of(
-    model: dict[str, Any], training: dict[str, Any], *, gpus: int = 8, nodes: int = 1, constraints: dict[str, Any] | None = None, **rest: Any
+    model: dict[str, Any],
+    training: dict[str, Any],
+    *,
+    gpus: int = 8,
+    nodes: int = 1,
+    constraints: dict[str, Any] | None = None,
+    **rest: Any,
 ) -> PlanRequest:
     """A request on H100 nodes with 2 TiB of host memory."""
     pool = {"gpu": "h100-sxm-80gb", "gpus_per_node": gpus, "nodes": nodes, "host_memory_gib": 2048} | rest.pop("pool", {})

@@ -202,7 +202,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Warning_:
+class PlanWarning:
     """Something the user should know, with its fix."""
 
     code: str
@@ -262,7 +262,7 @@ class Plan:
     candidates: int
     feasible: int
     elapsed_ms: float
-    warnings: tuple[Warning_, ...] = ()
+    warnings: tuple[PlanWarning, ...] = ()
     ways_out: tuple[WayOut, ...] = ()
     shortfall_bytes: int = 0
     files: tuple[Artifact, ...] = field(default=())

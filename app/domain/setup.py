@@ -226,7 +226,8 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Nu
     index = np.array([names.index(f) for f in framework])
 
     def spread(values: list[float]) -> Array:
-        return np.array(values, dtype=np.float64)[index]
+        column: Array = np.array(values, dtype=np.float64)[index]
+        return column
 
     rows = [dtypes[n] for n in names]
     fixed = OPTIMIZERS[recipe.optimizer].fixed_bytes_per_element

@@ -76,8 +76,9 @@ def dim0_padding(setup: TrainingSetup, columns: Columns) -> Padding:
     inside = [(w, s.owned) for s in setup.model.stacks for w in s.block.weights]
     outside = [(w, 1) for w in setup.model.weights]
     return Padding(
-        inside=np.array([_padded(inside, int(n)) for n in ranks])[inverse], outside=np.array([_padded(outside, int(n)) for n in ranks])[inverse],
-    )  # fmt: skip
+        inside=np.array([_padded(inside, int(n)) for n in ranks])[inverse],
+        outside=np.array([_padded(outside, int(n)) for n in ranks])[inverse],
+    )
 
 
 def _padded(weights: list[tuple[Weight, int]], ranks: int) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any, Literal
 
+from app.domain.errors import InvalidRequestError
 from app.domain.plan import Artifact
 from app.emit.deepspeed_optimizer import optimizer_block, optimizer_flags
 from app.emit.deepspeed_zero import aio_block, uses_bf16_optimizer, zero_block
@@ -76,6 +77,7 @@ def _precision(job: EmitJob, *, auto: bool) -> dict[str, Any]:
         # loss_scale 0 is dynamic scaling, from 2^16 on.
         block |= {"loss_scale": 0, "initial_scale_power": 16, "loss_scale_window": 1000, "hysteresis": 2}
         if not s.master_weights:
+            _check_pure_fp16(job)
             block["fp16_master_weights_and_grads"] = True
         out["fp16"] = block
     if _needs_grad_accum_dtype(job, dtype):
@@ -83,6 +85,17 @@ def _precision(job: EmitJob, *, auto: bool) -> dict[str, Any]:
     if s.reduce_dtype != dtype and s.world_size > 1 and not uses_bf16_optimizer(job):
         out["communication_data_type"] = s.reduce_dtype
     return out
+
+
+def _check_pure_fp16(job: EmitJob) -> None:
+    s = job.settings
+    if s.offload_optimizer != "cpu" or s.optimizer != "adamw":
+        raise InvalidRequestError.at(
+            "training",
+            "master_weights",
+            msg="DeepSpeed keeps fp16 master weights only for AdamW offloaded to the CPU",
+            hint="set master_weights true, or precision bf16",
+        )
 
 
 def _needs_grad_accum_dtype(job: EmitJob, dtype: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.domain.errors import ConflictError
 from app.domain.model.parameters import is_moe
 from app.domain.plan import Artifact
 from app.emit.job import EmitJob
@@ -16,8 +17,13 @@ def fsdp2_script(job: EmitJob) -> Artifact:
     """Write fsdp2_train.py.
 
     Raises:
-        ConflictError: a model or an axis of parallelism these scripts cannot set up.
+        ConflictError: a model, an adapter or an axis of parallelism these scripts cannot set up.
     """
+    if job.adapter and job.adapter.get("kind") == "qlora":
+        raise ConflictError(
+            "no fully_shard script is written for QLoRA: sharding replaces the quantised tensors and their scales are "
+            "lost; use accelerate.yaml with a trainer that handles this, or plan with DeepSpeed or DDP"
+        )
     s = job.settings
     hsdp = s.strategy == "hsdp"
     words = f"{s.dp_replicate} copies, each sharded over {s.dp_shard} ranks" if hsdp else "one line, sharded over all"

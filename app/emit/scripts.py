@@ -135,6 +135,7 @@ def _adapter(job: EmitJob, auto: str) -> dict[str, Any] | None:
         "dropout": float(job.adapter.get("dropout") or 0.0),
         "targets": ATTENTION_TARGETS.get(targets, targets) if isinstance(targets, str) else list(targets),
         "modules_to_save": list(job.adapter.get("modules_to_save") or ()),
+        "base_bits": int(job.adapter.get("base_bits") or 4),
         "task": TASKS.get(auto, "CAUSAL_LM"),
     }
 
@@ -183,6 +184,10 @@ def _feature_imports(job: EmitJob, values: Mapping[str, Any]) -> list[str]:
         wanted.append("torch.utils.checkpoint:create_selective_checkpoint_contexts")
     if s.activation_offload:
         wanted.append(f"{CHECKPOINT_WRAPPER}:offload_wrapper")
+    if s.precision == "fp8":
+        wanted.append("torchao.float8:convert_to_float8_training")
+    if launcher != "deepspeed":
+        wanted.append("datetime:timedelta")
     if s.fused_loss:
         wanted += ["torch.utils.checkpoint:checkpoint", "torch.nn.functional:linear"]
     if values["adapter"]:
@@ -201,8 +206,11 @@ def _needs(job: EmitJob, launcher: str) -> str:
         names.append("deepspeed >= 0.19.8")
     if job.adapter:
         names.append("peft")
+    if job.settings.precision == "fp8":
+        names.append("torchao")
     if "8bit" in job.settings.optimizer:
         names.append("torchao" if launcher == "fsdp2" else "bitsandbytes")
     if job.adapter and job.adapter.get("kind") == "qlora" and "bitsandbytes" not in names:
         names.append("bitsandbytes")
+    names = list(dict.fromkeys(names))
     return ", ".join(names[:-1]) + " and " + names[-1]

@@ -19,8 +19,16 @@ from app.services.request import CustomGpu, PoolIn
 
 # Per direction and GPU, decimal: NVIDIA's NVLink generations, PCI-SIG lane rates x16, AMD Infinity Fabric.
 _LINKS = {
-    "nvlink2": 150e9, "nvlink3": 300e9, "nvlink4": 450e9, "nvlink5": 900e9, "pcie3": 15.75e9, "pcie4": 31.5e9, "pcie5": 63e9, "pcie6": 126e9, "xgmi": 448e9,
-}  # fmt: skip
+    "nvlink2": 150e9,
+    "nvlink3": 300e9,
+    "nvlink4": 450e9,
+    "nvlink5": 900e9,
+    "pcie3": 15.75e9,
+    "pcie4": 31.5e9,
+    "pcie5": 63e9,
+    "pcie6": 126e9,
+    "xgmi": 448e9,
+}
 
 # Share of the per-direction rate that a large ring collective reaches (rates.json: 0.76-0.82 on NVSwitch, 0.36-0.67 over PCIe).
 _RING_FRAC, _PCIE_RING_FRAC, _PCIE_CROWDED_FRAC, _NO_P2P_FRAC = 0.79, 0.65, 0.40, 0.30
@@ -65,18 +73,27 @@ def _pool(given: PoolIn, index: int, assumed: list[str]) -> Pool:
     intra = _intra(given, loc, per_direction, peer, gpus)
     network = _network(given, instance, gpu, assumed)
     node = Node(
-        gpu=gpu, gpus_per_node=gpus, intra_node=intra, inter_node=Link(name="network", bytes_per_s=network * _NIC_FRAC, latency_s=250e-6, hop_s=30e-6),
-        host_memory_bytes=round(given.host_memory_gib * GIB) if given.host_memory_gib else (instance.host_memory_bytes if instance else None),
+        gpu=gpu,
+        gpus_per_node=gpus,
+        intra_node=intra,
+        inter_node=Link(name="network", bytes_per_s=network * _NIC_FRAC, latency_s=250e-6, hop_s=30e-6),
+        host_memory_bytes=round(given.host_memory_gib * GIB)
+        if given.host_memory_gib
+        else (instance.host_memory_bytes if instance else None),
         nvme_bytes=round(given.nvme_gb * GB) if given.nvme_gb else (instance.nvme_bytes if instance else None),
-        nvme_read_bytes_per_s=(given.nvme_read_gb_per_s or _NVME_READ / GB) * GB, nvme_write_bytes_per_s=(given.nvme_write_gb_per_s or _NVME_WRITE / GB) * GB,
-        host_memory_bytes_per_s=_HOST_BYTES_PER_S, usd_per_hour=instance.usd_per_hour if instance and gpus == instance.gpus_per_node else None,
-    )  # fmt: skip
+        nvme_read_bytes_per_s=(given.nvme_read_gb_per_s or _NVME_READ / GB) * GB,
+        nvme_write_bytes_per_s=(given.nvme_write_gb_per_s or _NVME_WRITE / GB) * GB,
+        host_memory_bytes_per_s=_HOST_BYTES_PER_S,
+        usd_per_hour=instance.usd_per_hour if instance and gpus == instance.gpus_per_node else None,
+    )
     return Pool(node=node, nodes=given.nodes, members=(index,))
 
 
 def _gpu(spec: GpuSpec) -> Gpu:
     if not spec.hbm_bytes_per_s:
-        raise InvalidRequestError.at("cluster", "pools", msg=f"the memory bandwidth of {spec.name} is not known", hint="describe it as a custom GPU object")
+        raise InvalidRequestError.at(
+            "cluster", "pools", msg=f"the memory bandwidth of {spec.name} is not known", hint="describe it as a custom GPU object"
+        )
     return Gpu(
         name=spec.name, key=spec.key, architecture=spec.architecture.split()[0].lower(), memory_bytes=spec.memory_bytes,
         peak_flops_per_s=spec.peak_flops, achieved_flops_per_s=spec.achieved_flops, hbm_bytes_per_s=spec.hbm_bytes_per_s,
@@ -101,7 +118,9 @@ def _custom(given: CustomGpu) -> Gpu:
 def _intra(given: PoolIn, loc: tuple[str | int, ...], per_direction: float, peer: str, gpus: int) -> Link:
     name = re.sub(r"[^a-z0-9]", "", given.intra_node.lower()) if given.intra_node else None
     if name is not None and name not in _LINKS:
-        raise InvalidRequestError.at(*loc, "intra_node", msg=f"{given.intra_node!r} is not a known link", hint=f"use one of {', '.join(_LINKS)}")
+        raise InvalidRequestError.at(
+            *loc, "intra_node", msg=f"{given.intra_node!r} is not a known link", hint=f"use one of {', '.join(_LINKS)}"
+        )
     rate = _LINKS[name] if name else per_direction
     pcie = name.startswith("pcie") if name else per_direction <= 63e9
     if not pcie:
@@ -122,5 +141,8 @@ def _network(given: PoolIn, instance: InstanceSpec | None, gpu: Gpu, assumed: li
     usual = [i.inter_node_bytes_per_s for i in load_instances() if i.gpu == gpu.key and i.inter_node_bytes_per_s]
     network = median(usual) if usual else _DEFAULT_NETWORK
     if given.nodes > 1:
-        assumed.append(f"The network between nodes was not given; {network * 8 / 1e9:,.0f} Gbit/s a node is assumed, as machines with this GPU usually have.")
+        assumed.append(
+            f"The network between nodes was not given; {network * 8 / 1e9:,.0f} Gbit/s a node is assumed, "
+            "as machines with this GPU usually have."
+        )
     return network

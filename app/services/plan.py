@@ -7,7 +7,7 @@ from typing import Any
 
 from app import ENGINE_VERSION
 from app.domain.errors import ConflictError
-from app.domain.plan import Artifact, Plan, Warning_
+from app.domain.plan import Artifact, Plan, PlanWarning
 from app.domain.search.explain import describe
 from app.domain.search.planner import make_plan
 from app.domain.units import format_count, format_gib, format_number
@@ -41,7 +41,10 @@ def answer(request: PlanRequest) -> Answer:
     """
     resolved = resolve(request)
     plan = make_plan(resolved.question)
-    assumed = tuple(Warning_(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.") for a in resolved.assumed)
+    assumed = tuple(
+        PlanWarning(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.")
+        for a in resolved.assumed
+    )
     plan = replace(plan, warnings=assumed + plan.warnings)
     if plan.verdict == "does_not_fit":
         return Answer(request=request, plan=plan, job=None, gpu_name=resolved.gpu_name)
@@ -49,7 +52,9 @@ def answer(request: PlanRequest) -> Answer:
     missing = _not_written(plan)
     files = () if missing else files_for(job)
     warnings = plan.warnings + missing
-    return Answer(request=request, plan=replace(plan, files=files, warnings=warnings), job=None if missing else job, gpu_name=resolved.gpu_name)
+    return Answer(
+        request=request, plan=replace(plan, files=files, warnings=warnings), job=None if missing else job, gpu_name=resolved.gpu_name
+    )
 
 
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain") -> Artifact:
@@ -70,7 +75,8 @@ def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain") -> A
             return artifact
     belongs = ", ".join(FILE_KINDS[filename])
     raise ConflictError(
-        f"{filename} belongs to {belongs}, but the recommended plan runs on {framework}. Pin constraints.framework to {FILE_KINDS[filename][0]} to get it."
+        f"{filename} belongs to {belongs}, but the recommended plan runs on {framework}. "
+        f"Pin constraints.framework to {FILE_KINDS[filename][0]} to get it."
     )
 
 
@@ -85,12 +91,17 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
     }
     adapter = request.training.adapter.model_dump() if request.training.adapter else None
     return EmitJob(
-        settings=best.settings, model=resolved.model.architecture, hf_id=resolved.model.hf_id, hf_config=resolved.model.hf_config, adapter=adapter,
-        engine_version=ENGINE_VERSION, figures=figures,
-    )  # fmt: skip
+        settings=best.settings,
+        model=resolved.model.architecture,
+        hf_id=resolved.model.hf_id,
+        hf_config=resolved.model.hf_config,
+        adapter=adapter,
+        engine_version=ENGINE_VERSION,
+        figures=figures,
+    )
 
 
-def _not_written(plan: Plan) -> tuple[Warning_, ...]:
+def _not_written(plan: Plan) -> tuple[PlanWarning, ...]:
     """Settings for which no file is written, said rather than written wrongly."""
     settings = plan.recommended.settings
     axes = {
@@ -101,7 +112,7 @@ def _not_written(plan: Plan) -> tuple[Warning_, ...]:
     if not used:
         return ()
     return (
-        Warning_(
+        PlanWarning(
             code="no_files", severity="warning", field="constraints", fix="Leave these degrees open to get files.",
             message=f"The figures hold for {', '.join(used)}, but the files written here are data-parallel only, so none is given.",
         ),

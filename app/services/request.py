@@ -49,7 +49,9 @@ class ModelIn(BaseModel):
 
     @model_validator(mode="after")
     def _exactly_one(self) -> ModelIn:
-        given = [n for n in ("preset", "hf_config", "hf_id", "shape", "params") if n in self.model_fields_set and getattr(self, n) is not None]
+        given = [
+            n for n in ("preset", "hf_config", "hf_id", "shape", "params") if n in self.model_fields_set and getattr(self, n) is not None
+        ]
         if "hf_config" in self.model_fields_set and self.hf_config is None and not given:
             raise ValueError("hf_config is null; paste the JSON object of a config.json")
         if len(given) != 1:
@@ -91,9 +93,13 @@ class TrainingIn(BaseModel):
 
     model_config = _STRICT
 
-    seq_len: int | None = Field(None, ge=1, le=2**24, description="Tokens per sequence, before any sequence-parallel split.", examples=[8192])
+    seq_len: int | None = Field(
+        None, ge=1, le=2**24, description="Tokens per sequence, before any sequence-parallel split.", examples=[8192]
+    )
     tokens_from: TokensFrom | None = Field(None, description="Instead of seq_len, for video and image models.")
-    micro_batch: int | None = Field(None, ge=1, le=1_000_000, description="Sequences per data-parallel rank per forward; null = the planner chooses.")
+    micro_batch: int | None = Field(
+        None, ge=1, le=1_000_000, description="Sequences per data-parallel rank per forward; null = the planner chooses."
+    )
     grad_accum: int | None = Field(None, ge=1, le=1_000_000)
     global_batch: int | None = Field(None, ge=1, le=10_000_000, description="Sequences per optimizer step.", examples=[256])
     precision: Literal["bf16", "fp16", "fp32", "fp8"] = "bf16"

@@ -49,8 +49,12 @@ def resolve(request: PlanRequest) -> Resolved:
     model = resolve_model(request.model)
     cluster = resolve_pools(request.cluster.pools)
     setup = TrainingSetup(
-        model=model.architecture, recipe=_recipe(request.training), pool=cluster.pools[0], rates=fitted_rates(), headroom_frac=request.headroom_frac,
-    )  # fmt: skip
+        model=model.architecture,
+        recipe=_recipe(request.training),
+        pool=cluster.pools[0],
+        rates=fitted_rates(),
+        headroom_frac=request.headroom_frac,
+    )
     _check_training(setup)
     question = Question(
         setup=setup, pools=cluster.pools, constraints=Constraints(**request.constraints.model_dump()), objective=request.objective,
@@ -72,14 +76,21 @@ def resolve_model(given: ModelIn) -> ResolvedModel:
     if given.params is not None:
         return ResolvedModel(architecture=architecture_from_params(given.params))
     raise InvalidRequestError.at(
-        "model", "hf_id", msg="this server does not fetch models from a hub", hint="paste the model's config.json as model.hf_config, or use model.preset"
+        "model",
+        "hf_id",
+        msg="this server does not fetch models from a hub",
+        hint="paste the model's config.json as model.hf_config, or use model.preset",
     )
 
 
 def _shape(given: ShapeIn) -> Shape:
     if given.head_dim is None and given.hidden_size % given.num_heads:
         raise InvalidRequestError.at(
-            "model", "shape", "num_heads", msg=f"num_heads {given.num_heads} does not divide hidden_size {given.hidden_size}", hint="give head_dim as well"
+            "model",
+            "shape",
+            "num_heads",
+            msg=f"num_heads {given.num_heads} does not divide hidden_size {given.hidden_size}",
+            hint="give head_dim as well",
         )
     values = given.model_dump() | {
         "num_kv_heads": given.num_kv_heads or given.num_heads, "head_dim": given.head_dim or given.hidden_size // given.num_heads,
@@ -116,5 +127,8 @@ def _check_training(setup: TrainingSetup) -> None:
         )  # fmt: skip
     if recipe.adapter and recipe.trainable_params:
         raise InvalidRequestError.at(
-            "training", "trainable_params", msg="trainable_params and adapter are both given; the adapter already says what is trained", hint="drop one"
+            "training",
+            "trainable_params",
+            msg="trainable_params and adapter are both given; the adapter already says what is trained",
+            hint="drop one",
         )

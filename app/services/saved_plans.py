@@ -146,9 +146,7 @@ class SavedPlans:
             if earlier is None:
                 return None
             if earlier.request_hash != claim.request_hash:
-                raise ConflictError(
-                    "this Idempotency-Key was used for another request; a key stands for one request, take a new one"
-                )
+                raise ConflictError("this Idempotency-Key was used for another request; a key stands for one request, take a new one")
             return _saved(repository.get(earlier.plan_id), replayed=True)
 
     def _add_claimed(self, plan: NewPlan, claim: IdempotencyRecord) -> bool:
@@ -161,9 +159,7 @@ class SavedPlans:
             return False
 
 
-def _new_plan(
-    request: Mapping[str, Any], answer: Mapping[str, Any], *, name: str, note: str, edit_token_hash: str
-) -> NewPlan:
+def _new_plan(request: Mapping[str, Any], answer: Mapping[str, Any], *, name: str, note: str, edit_token_hash: str) -> NewPlan:
     understood = answer.get("request") or request
     return NewPlan(
         id=secrets.token_urlsafe(16),

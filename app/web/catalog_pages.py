@@ -22,7 +22,7 @@ _UNKNOWN = "—"
 @router.get("/catalog", include_in_schema=False)
 def get_catalogues(request: Request) -> Response:
     """What presets there are."""
-    counts = {kind: len(catalog_document(kind)[kind]) for kind in ("gpus", "instances", "models")}  # type: ignore[arg-type]
+    counts = {kind: len(catalog_document(kind)[kind]) for kind in ("gpus", "instances", "models")}
     if "application/json" in request.headers.get("accept", "") and not prefers_html(request):
         return json_response({"links": {kind: f"/catalog/{kind}" for kind in counts}, "counts": counts}, headers={"vary": "Accept"})
     return page(request, "catalog.html", kinds=KINDS, counts=counts)
@@ -36,9 +36,15 @@ def get_catalog(request: Request, kind: Kind) -> Response:
         return json_response(document, headers={"vary": "Accept"})
     head, row = {"gpus": (_GPU_HEAD, _gpu), "instances": (_INSTANCE_HEAD, _instance), "models": (_MODEL_HEAD, _model)}[kind]
     return page(
-        request, "catalog_kind.html", kind=kind, title=KINDS[kind], head=head, rows=[row(entry) for entry in document[kind]], sources=document.get("sources", {}),
+        request,
+        "catalog_kind.html",
+        kind=kind,
+        title=KINDS[kind],
+        head=head,
+        rows=[row(entry) for entry in document[kind]],
+        sources=document.get("sources", {}),
         conventions=document.get("conventions", {}),
-    )  # fmt: skip
+    )
 
 
 _GPU_HEAD = ("GPU", "usable", "label", "dense bf16", "memory bandwidth", "link, per direction", "host link")
@@ -49,9 +55,13 @@ _MODEL_HEAD = ("Model", "parameters", "used by one token", "repository")
 def _gpu(entry: Mapping[str, Any]) -> dict[str, Any]:
     link, pcie, memory = entry["intra_node_link"], entry["pcie"], entry["memory"]
     cells = (
-        format_gib(entry["usable_bytes"]), f"{memory['marketed']:g} {memory['marketed_label']}", _figure(entry["peak_dense_tflops"]["bf16"], "TFLOP/s"),
-        _figure(entry["mem_bandwidth_gbps"], "GB/s"), f"{link['type']}, {link['gbps_per_direction']:g} GB/s", f"PCIe {pcie['gen']} ×{pcie['lanes']}",
-    )  # fmt: skip
+        format_gib(entry["usable_bytes"]),
+        f"{memory['marketed']:g} {memory['marketed_label']}",
+        _figure(entry["peak_dense_tflops"]["bf16"], "TFLOP/s"),
+        _figure(entry["mem_bandwidth_gbps"], "GB/s"),
+        f"{link['type']}, {link['gbps_per_direction']:g} GB/s",
+        f"PCIe {pcie['gen']} ×{pcie['lanes']}",
+    )
     keys = dict.fromkeys(key for listed in entry["sources"].values() for key in listed)
     return _row(entry, cells, f"gpu={entry['key']}", list(keys))
 
@@ -59,9 +69,12 @@ def _gpu(entry: Mapping[str, Any]) -> dict[str, Any]:
 def _instance(entry: Mapping[str, Any]) -> dict[str, Any]:
     ram, disks, price = entry["cpu_ram"], entry["local_nvme"]["tb_total"], entry["usd_per_hour"]
     cells = (
-        f"{entry['gpus']} × {entry['gpu']}", _figure(ram, entry["cpu_ram_unit"]), _figure(disks, "TB") if disks != 0 else "none",
-        _figure(entry["network_gbps_total"], "Gbit/s"), f"{price:,.2f} ({entry['usd_date']})" if price is not None else _UNKNOWN,
-    )  # fmt: skip
+        f"{entry['gpus']} × {entry['gpu']}",
+        _figure(ram, entry["cpu_ram_unit"]),
+        _figure(disks, "TB") if disks != 0 else "none",
+        _figure(entry["network_gbps_total"], "Gbit/s"),
+        f"{price:,.2f} ({entry['usd_date']})" if price is not None else _UNKNOWN,
+    )
     return _row(entry, cells, f"instance={entry['key']}", list(entry["sources"]))
 
 
@@ -74,11 +87,15 @@ def _model(entry: Mapping[str, Any]) -> dict[str, Any]:
 
 def _row(entry: Mapping[str, Any], cells: tuple[str, ...], query: str, sources: list[str]) -> dict[str, Any]:
     return {
-        "key": entry["key"], "name": entry.get("name") or entry["key"], "cells": cells, "query": query, "sources": sources, "source": "", "notes": entry.get("notes", "")
-    }  # fmt: skip
+        "key": entry["key"],
+        "name": entry.get("name") or entry["key"],
+        "cells": cells,
+        "query": query,
+        "sources": sources,
+        "source": "",
+        "notes": entry.get("notes", ""),
+    }
 
 
 def _figure(value: float | None, unit: str) -> str:
     return _UNKNOWN if value is None else f"{format_number(value)} {unit}"
-
-

@@ -100,9 +100,13 @@ def memory_bar(gpu: dict[str, Any]) -> Bar:
     used = format_gib(gpu["device_bytes"])
     desc = ", ".join(f"{s.label} {s.value}" for s in segments)
     return Bar(
-        title=f"Memory of one GPU at its peak: {used} of {format_gib(capacity)}", desc=desc, segments=segments, total=used,
-        limit=_mark(capacity, top, f"{format_gib(capacity)} usable"), whisker=(_percent(low, top), _percent(high, top)),
-    )  # fmt: skip
+        title=f"Memory of one GPU at its peak: {used} of {format_gib(capacity)}",
+        desc=desc,
+        segments=segments,
+        total=used,
+        limit=_mark(capacity, top, f"{format_gib(capacity)} usable"),
+        whisker=(_percent(low, top), _percent(high, top)),
+    )
 
 
 def pool_bar(title: str, pool: dict[str, Any]) -> Bar | None:
@@ -128,7 +132,9 @@ def moment_bars(gpu: dict[str, Any]) -> tuple[tuple[str, str, bool, Bar], ...]:
     for moment in moments:
         segments = _stack(_by_category(moment["terms"]), top, format_gib)
         total = format_gib(moment["allocated_bytes"])
-        bar = Bar(title=f"{moment['name']}: {total}", desc=", ".join(f"{s.label} {s.value}" for s in segments), segments=segments, total=total)
+        bar = Bar(
+            title=f"{moment['name']}: {total}", desc=", ".join(f"{s.label} {s.value}" for s in segments), segments=segments, total=total
+        )
         rows.append((moment["name"], total, moment["name"] == gpu["peak_moment"], bar))
     return tuple(rows)
 
@@ -142,7 +148,9 @@ def time_bar(time: dict[str, Any]) -> Bar:
     segments = _stack(parts, top, seconds)
     total = seconds(time["step_s"])
     desc = ", ".join(f"{s.label} {s.value}" for s in segments)
-    return Bar(title=f"One optimizer step: {total}", desc=desc, segments=segments, total=total, whisker=(_percent(low, top), _percent(high, top)))
+    return Bar(
+        title=f"One optimizer step: {total}", desc=desc, segments=segments, total=total, whisker=(_percent(low, top), _percent(high, top))
+    )
 
 
 def scatter(candidates: Sequence[dict[str, Any]]) -> Scatter | None:
@@ -152,7 +160,7 @@ def scatter(candidates: Sequence[dict[str, Any]]) -> Scatter | None:
     memory = [c["memory"]["gpu"]["device_bytes"] for c in candidates]
     speed = [c["time"]["tokens_per_s_per_gpu"] for c in candidates]
     capacity = candidates[0]["memory"]["gpu"]["capacity_bytes"]
-    across, up = _range([*memory, capacity]), _range(speed)
+    across, up = _range([*memory, capacity], below=0.25, above=0.12), _range(speed, below=0.12, above=0.35)
     points = tuple(
         Point(
             x=across.at(used),
@@ -168,7 +176,9 @@ def scatter(candidates: Sequence[dict[str, Any]]) -> Scatter | None:
     return Scatter(
         points=points,
         limit=limit,
-        rows=tuple(Mark(x=round(100 - up.at(v), 2), label=format_number(v), anchor="start") for v in dict.fromkeys((min(speed), max(speed)))),
+        rows=tuple(
+            Mark(x=round(100 - up.at(v), 2), label=format_number(v), anchor="start") for v in dict.fromkeys((min(speed), max(speed)))
+        ),
         columns=tuple(Mark(x=across.at(v), label=format_gib(v), anchor="middle") for v in dict.fromkeys((min(memory), max(memory)))),
     )
 
@@ -203,14 +213,19 @@ def _stack(parts: Iterable[_Part], top: float, show: Callable[[float], str]) -> 
         width = _percent(part.value, top)
         share = f"{format_number(100 * part.value / total)} %"
         wide = width >= LABEL_MIN_PERCENT
-        segments.append(Segment(css=part.css, label=part.label, value=show(part.value), share=share, x=round(x, 2), width=width, wide=wide, soft=part.soft))
+        segments.append(
+            Segment(
+                css=part.css, label=part.label, value=show(part.value), share=share, x=round(x, 2), width=width, wide=wide, soft=part.soft
+            )
+        )
         x += 100 * part.value / top
     return tuple(segments)
 
 
-def _range(values: Sequence[float]) -> _Range:
+def _range(values: Sequence[float], *, below: float, above: float) -> _Range:
+    """The span of some values, widened by shares of itself so that labels have room."""
     spread = max(values) - min(values) or max(values) * 0.1 or 1.0
-    return _Range(min(values) - 0.12 * spread, max(values) + 0.12 * spread)
+    return _Range(min(values) - below * spread, max(values) + above * spread)
 
 
 def _mark(value: float, top: float, label: str) -> Mark:

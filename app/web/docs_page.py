@@ -26,7 +26,10 @@ def get_docs(request: Request) -> Response:
         groups.setdefault(operation["tag"], []).append(operation)
     shown = list(_reachable(schemas, (op["body"] for ops in groups.values() for op in ops)))
     answers = [name for name in _reachable(schemas, (op["answer"] for ops in groups.values() for op in ops)) if name not in shown]
-    tables = [{"name": name, "description": schemas[name].get("description", ""), "fields": list(_fields(schemas[name]))} for name in (*shown, *answers)]
+    tables = [
+        {"name": name, "description": schemas[name].get("description", ""), "fields": list(_fields(schemas[name]))}
+        for name in (*shown, *answers)
+    ]
     return page(request, "docs.html", groups=groups, tables=tables, version=document["info"]["version"])
 
 
@@ -35,16 +38,26 @@ def _operations(document: Schema, origin: str) -> Iterator[dict[str, Any]]:
         for method, operation in methods.items():
             body = operation.get("requestBody", {}).get("content", {}).get("application/json", {})
             example = next((shown["value"] for shown in body.get("examples", {}).values()), None)
-            ok = next((answer for status, answer in operation["responses"].items() if status.startswith("2")), {})
+            ok: Schema = next((answer for status, answer in operation["responses"].items() if status.startswith("2")), {})
             yield {
-                "id": operation["operationId"], "method": method.upper(), "path": path, "summary": operation.get("summary", ""),
-                "description": operation.get("description", "").replace("``", ""), "tag": (operation.get("tags") or ["pages"])[0],
-                "parameters": [_field(p["name"], p["schema"], required=p.get("required", False), note=p.get("description", ""), place=p["in"]) for p in operation.get("parameters", [])],
-                "body": _reference(body.get("schema", {})), "example": json.dumps(example, indent=2) if example else "",
+                "id": operation["operationId"],
+                "method": method.upper(),
+                "path": path,
+                "summary": operation.get("summary", ""),
+                "description": operation.get("description", "").replace("``", ""),
+                "tag": (operation.get("tags") or ["pages"])[0],
+                "parameters": [
+                    _field(p["name"], p["schema"], required=p.get("required", False), note=p.get("description", ""), place=p["in"])
+                    for p in operation.get("parameters", [])
+                ],
+                "body": _reference(body.get("schema", {})),
+                "example": json.dumps(example, indent=2) if example else "",
                 "curl": _curl(method.upper(), origin + path, example),
                 "answer": _reference(ok.get("content", {}).get("application/json", {}).get("schema", {})),
-                "problems": [{"status": s, "what": a.get("description", "")} for s, a in operation["responses"].items() if not s.startswith("2")],
-            }  # fmt: skip
+                "problems": [
+                    {"status": s, "what": a.get("description", "")} for s, a in operation["responses"].items() if not s.startswith("2")
+                ],
+            }
 
 
 def _curl(method: str, url: str, example: Any) -> str:
@@ -92,9 +105,15 @@ def _fields(schema: Schema) -> Iterator[dict[str, Any]]:
 def _field(name: str, schema: Schema, *, required: bool, note: str, place: str = "") -> dict[str, Any]:
     default = schema.get("default")
     return {
-        "name": name, "type": _type(schema), "links": sorted(set(_references(schema))), "required": required, "note": note.replace("``", ""), "place": place,
-        "default": "" if default is None else json.dumps(default), "example": ", ".join(json.dumps(e) for e in schema.get("examples", [])),
-    }  # fmt: skip
+        "name": name,
+        "type": _type(schema),
+        "links": sorted(set(_references(schema))),
+        "required": required,
+        "note": note.replace("``", ""),
+        "place": place,
+        "default": "" if default is None else json.dumps(default),
+        "example": ", ".join(json.dumps(e) for e in schema.get("examples", [])),
+    }
 
 
 def _type(schema: Schema) -> str:

@@ -16,10 +16,19 @@ Kind = Literal["text", "int", "tokens", "amount", "frac", "gib", "gb", "rate", "
 
 MAX_POOLS = 8
 GROUPS = {
-    "model": "Model", "model_more": "Size or shape instead", "cluster": "GPUs", "cluster_more": "Node details", "custom": "A GPU that is not listed",
-    "pool": "Another pool", "batch": "Batch", "clip": "Video or image instead", "numerics": "Numerics", "method": "Training method",
-    "parallel": "Parallelism", "limits": "Goal and limits",
-}  # fmt: skip
+    "model": "Model",
+    "model_more": "Size or shape instead",
+    "cluster": "GPUs",
+    "cluster_more": "Node details",
+    "custom": "A GPU that is not listed",
+    "pool": "Another pool",
+    "batch": "Batch",
+    "clip": "Video or image instead",
+    "numerics": "Numerics",
+    "method": "Training method",
+    "parallel": "Parallelism",
+    "limits": "Goal and limits",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,14 +79,23 @@ def _row(path: Loc, kind: Kind, group: str, label: str, help_: str = "", **more:
     empty = more.pop("empty", None) or (_word(str(default)) if default is not None else "planner chooses")
     words = more.pop("words", {})
     choices = (("", empty), *((v, words.get(v) or _word(v)) for v in values if v != default)) if values else more.pop("choices", ())
-    return FormField(name=more.pop("name", key), path=path, kind=kind, group=group, label=label, help=help_, choices=choices, default=default, **more)
+    return FormField(
+        name=more.pop("name", key), path=path, kind=kind, group=group, label=label, help=help_, choices=choices, default=default, **more
+    )
 
 
 def _owner(path: Loc) -> type[BaseModel] | None:
     owners: dict[str, type[BaseModel]] = {
-        "": schema.PlanRequest, "model": schema.ModelIn, "shape": schema.ShapeIn, "training": schema.TrainingIn, "adapter": schema.AdapterIn,
-        "tokens_from": schema.TokensFrom, "constraints": schema.ConstraintsIn, "gpu": schema.CustomGpu, "pools": schema.PoolIn,
-    }  # fmt: skip
+        "": schema.PlanRequest,
+        "model": schema.ModelIn,
+        "shape": schema.ShapeIn,
+        "training": schema.TrainingIn,
+        "adapter": schema.AdapterIn,
+        "tokens_from": schema.TokensFrom,
+        "constraints": schema.ConstraintsIn,
+        "gpu": schema.CustomGpu,
+        "pools": schema.PoolIn,
+    }
     named = [part for part in path[:-1] if isinstance(part, str)]
     return owners.get(named[-1] if named else "")
 
@@ -90,23 +108,64 @@ def _literals(annotation: Any) -> tuple[str, ...]:
 
 
 def _word(value: str) -> str:
-    named = {"True": "yes", "False": "no", "ddp": "DDP", "cpu": "host memory", "nvme": "NVMe", "none": "none", "deepspeed": "DeepSpeed", "fsdp2": "FSDP2",
-             "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp_full": "FSDP full shard", "fsdp_grad_op": "FSDP shard grad op", "hsdp": "HSDP",
-             "adamw": "AdamW", "lora": "LoRA", "qlora": "QLoRA", "sgd": "SGD", "muon": "Muon", "lion": "Lion", "adafactor": "Adafactor",
-             "adamw_8bit": "AdamW, 8-bit", "paged_adamw_8bit": "AdamW, paged 8-bit", "sgd_momentum": "SGD with momentum"}  # fmt: skip
+    named = {
+        "True": "yes",
+        "False": "no",
+        "ddp": "DDP",
+        "cpu": "host memory",
+        "nvme": "NVMe",
+        "none": "none",
+        "deepspeed": "DeepSpeed",
+        "fsdp2": "FSDP2",
+        "zero1": "ZeRO-1",
+        "zero2": "ZeRO-2",
+        "zero3": "ZeRO-3",
+        "fsdp_full": "FSDP full shard",
+        "fsdp_grad_op": "FSDP shard grad op",
+        "hsdp": "HSDP",
+        "adamw": "AdamW",
+        "lora": "LoRA",
+        "qlora": "QLoRA",
+        "sgd": "SGD",
+        "muon": "Muon",
+        "lion": "Lion",
+        "adafactor": "Adafactor",
+        "adamw_8bit": "AdamW, 8-bit",
+        "paged_adamw_8bit": "AdamW, paged 8-bit",
+        "sgd_momentum": "SGD with momentum",
+    }
     return named.get(value, value.replace("_", " "))
 
 
 def _model() -> Iterator[FormField]:
-    yield FormField(name="model", path=("model", "preset"), kind="text", group="model", label="Model", required=True,
-                    help="A catalogue key such as llama-3.1-8b, or organisation/name where this server fetches models.")  # fmt: skip
-    yield _row(("model", "hf_config"), "json", "config", "config.json", "Counted tensor by tensor. Used instead of the name above.", name="config")
+    yield FormField(
+        name="model",
+        path=("model", "preset"),
+        kind="text",
+        group="model",
+        label="Model",
+        required=True,
+        help="A catalogue key such as llama-3.1-8b, or organisation/name where this server fetches models.",
+    )
+    yield _row(
+        ("model", "hf_config"), "json", "config", "config.json", "Counted tensor by tensor. Used instead of the name above.", name="config"
+    )
     more = "model_more"
-    yield _row(("model", "params"), "amount", more, "Parameters", "Such as 7.5B. The shape is inferred, and said. Used instead of the name above.")
+    yield _row(
+        ("model", "params"), "amount", more, "Parameters", "Such as 7.5B. The shape is inferred, and said. Used instead of the name above."
+    )
     yield _row(("model", "revision"), "text", more, "Revision", "Commit or tag, with organisation/name only.")
-    for key, label in (("num_layers", "Layers"), ("hidden_size", "Hidden size"), ("num_heads", "Heads"), ("num_kv_heads", "Key/value heads"),
-                       ("head_dim", "Head dimension"), ("ffn_hidden_size", "Feed-forward size"), ("vocab_size", "Vocabulary"),
-                       ("num_experts", "Experts"), ("experts_per_token", "Experts per token")):  # fmt: skip
+    for key, label in (
+        ("num_layers", "Layers"),
+        ("hidden_size", "Hidden size"),
+        ("num_heads", "Heads"),
+        ("num_kv_heads", "Key/value heads"),
+        ("head_dim", "Head dimension"),
+        ("ffn_hidden_size", "Feed-forward size"),
+        ("vocab_size", "Vocabulary"),
+        ("num_experts", "Experts"),
+        ("experts_per_token", "Experts per token"),
+    ):
         yield _row(("model", "shape", key), "int", more, label, _SHAPE_HELP.get(key, ""))
     yield _row(("model", "shape", "total_params"), "amount", more, "Total parameters", "Overrides the count of the tensors.")
     yield _row(("model", "shape", "tied_embeddings"), "flag", more, "Tied embeddings", "Input and output embedding are one tensor.")
@@ -114,9 +173,11 @@ def _model() -> Iterator[FormField]:
 
 
 _SHAPE_HELP = {
-    "num_kv_heads": "Empty = as many as heads.", "head_dim": "Empty = hidden size / heads.",
-    "vocab_size": "The logits at the loss grow with it.", "num_layers": "A shape is used instead of the name above.",
-}  # fmt: skip
+    "num_kv_heads": "Empty = as many as heads.",
+    "head_dim": "Empty = hidden size / heads.",
+    "vocab_size": "The logits at the loss grow with it.",
+    "num_layers": "A shape is used instead of the name above.",
+}
 
 
 def _pools() -> Iterator[FormField]:
@@ -129,28 +190,47 @@ def _pool(at: Loc, end: str) -> Iterator[FormField]:
     yield _row((*at, "gpu"), "text", first, "GPU", "Memory, rates and links come from the catalogue.", name="gpu" + end, required=not end)
     for key, label, note in (("gpus_per_node", "GPUs per node", ""), ("nodes", "Nodes", "More ranks divide what is sharded.")):
         yield _row((*at, key), "int", first, label, note, name=key + end)
-    yield _row((*at, "instance"), "text", first, "Instance", "Such as p5.48xlarge: used instead of the GPU and its count above.", name="instance" + end)
+    yield _row(
+        (*at, "instance"),
+        "text",
+        first,
+        "Instance",
+        "Such as p5.48xlarge: used instead of the GPU and its count above.",
+        name="instance" + end,
+    )
     rows: tuple[tuple[str, Kind, str, str, str], ...] = (
         ("host_memory_gib", "gib", "Host memory", "Of one node. Bounds offload and loading.", "GiB"),
         ("gpu_memory_gib", "gib", "GPU memory", "Overrides the memory of one GPU.", "GiB"),
         ("nvme_gb", "gb", "NVMe", "Local disks of one node, for offload.", "GB"),
-        ("nvme_read_gb_per_s", "rate", "NVMe read", "", "GB/s"), ("nvme_write_gb_per_s", "rate", "NVMe write", "", "GB/s"),
+        ("nvme_read_gb_per_s", "rate", "NVMe read", "", "GB/s"),
+        ("nvme_write_gb_per_s", "rate", "NVMe write", "", "GB/s"),
         ("intra_node", "text", "Link in the node", "nvlink2 to nvlink5, pcie3 to pcie6, xgmi.", ""),
         ("inter_node_gbit_per_s", "rate", "Network", "All network cards of one node together.", "Gbit/s"),
-    )  # fmt: skip
+    )
     for key, kind, label, note, unit in rows:
         yield _row((*at, key), kind, detail, label, note, name=key + end, unit=unit)
     own: tuple[tuple[str, Kind, str, str], ...] = (
-        ("name", "text", "Name", ""), ("memory_gib", "gib", "Memory", "GiB"), ("bf16_tflops", "rate", "Dense bf16", "TFLOP/s"),
-        ("hbm_gb_per_s", "rate", "Memory bandwidth", "GB/s"), ("link_gb_per_s", "rate", "Link to peers", "GB/s"), ("pcie_gb_per_s", "rate", "Link to host", "GB/s"),
-    )  # fmt: skip
+        ("name", "text", "Name", ""),
+        ("memory_gib", "gib", "Memory", "GiB"),
+        ("bf16_tflops", "rate", "Dense bf16", "TFLOP/s"),
+        ("hbm_gb_per_s", "rate", "Memory bandwidth", "GB/s"),
+        ("link_gb_per_s", "rate", "Link to peers", "GB/s"),
+        ("pcie_gb_per_s", "rate", "Link to host", "GB/s"),
+    )
     for key, kind, label, unit in own:
         yield _row((*at, "gpu", key), kind, "custom" if not end else "pool_custom", label, "", name=f"custom_{key}{end}", unit=unit)
 
 
 def _batch() -> Iterator[FormField]:
     at: Loc = ("training",)
-    yield _row((*at, "seq_len"), "tokens", "batch", "Sequence", "Tokens. Longer sequences raise activation memory linearly; 8k is 8,192.", required=True)
+    yield _row(
+        (*at, "seq_len"),
+        "tokens",
+        "batch",
+        "Sequence",
+        "Tokens. Longer sequences raise activation memory linearly; 8k is 8,192.",
+        required=True,
+    )
     yield _row((*at, "global_batch"), "int", "batch", "Global batch", "Sequences per optimizer step; empty lets the planner choose.")
     yield _row((*at, "micro_batch"), "int", "batch", "Micro-batch", "Per GPU and forward; activations grow with it.")
     yield _row((*at, "grad_accum"), "int", "batch", "Accumulation", "Micro-steps per optimizer step; costs no memory.")
@@ -158,7 +238,11 @@ def _batch() -> Iterator[FormField]:
 
 def _clip() -> Iterator[FormField]:
     at: Loc = ("training", "tokens_from")
-    for key, label, note in (("frames", "Frames", "Latent tokens are counted from the clip, instead of a sequence length."), ("height", "Height", ""), ("width", "Width", "")):
+    for key, label, note in (
+        ("frames", "Frames", "Latent tokens are counted from the clip, instead of a sequence length."),
+        ("height", "Height", ""),
+        ("width", "Width", ""),
+    ):
         yield _row((*at, key), "int", "clip", label, note, unit="" if key == "frames" else "pixels")
     yield _row((*at, "vae_stride"), "triple", "clip", "Autoencoder stride", "Time, height, width: 4,8,8.")
     yield _row((*at, "patch"), "triple", "clip", "Patch", "Time, height, width: 1,2,2.")
@@ -175,28 +259,51 @@ def _numerics() -> Iterator[FormField]:
         ("optimizer_in_backward", "flag", "Step in backward", "Gradients never live all at once."),
         ("grad_dtype", "choice", "Gradient dtype", "Gradients are accumulated and reduced in it."),
         ("ema", "flag", "Averaged weights", "A second copy of the weights."),
-    )  # fmt: skip
+    )
     for key, kind, label, note in rows:
-        empty = {"optimizer_state_dtype": "the optimizer's own", "optimizer_implementation": "the emitted file's", "grad_dtype": "the framework's own"}.get(key)
+        empty = {
+            "optimizer_state_dtype": "the optimizer's own",
+            "optimizer_implementation": "the emitted file's",
+            "grad_dtype": "the framework's own",
+        }.get(key)
         yield _row((*at, key), kind, "numerics", label, note, empty=empty)
 
 
 def _method() -> Iterator[FormField]:
     at: Loc = ("training",)
-    yield _row((*at, "activation_checkpointing"), "choice", "method", "Checkpointing", "full keeps one tensor a block and adds a forward pass.")
+    yield _row(
+        (*at, "activation_checkpointing"), "choice", "method", "Checkpointing", "full keeps one tensor a block and adds a forward pass."
+    )
     yield _row((*at, "activation_offload"), "flag", "method", "Keep them on the host", "Checkpoints move to host memory.", choices=_PLANNER)
     yield _row((*at, "attention"), "choice", "method", "Attention", "eager keeps the square score matrix.")
     yield _row((*at, "fused_loss"), "flag", "method", "Fused loss", "The full logits never live.")
     yield _row((*at, "tiled_mlp"), "flag", "method", "Tiled feed-forward", "One slice of the sequence at a time.")
     yield _row((*at, "compile"), "flag", "method", "torch.compile", "Fewer passes over memory.")
     lora: Loc = (*at, "adapter")
-    yield _row((*lora, "kind"), "choice", "method", "Adapter", "Trains low-rank factors; the base needs no optimizer states.", name="adapter_kind", empty="none, full training")
+    yield _row(
+        (*lora, "kind"),
+        "choice",
+        "method",
+        "Adapter",
+        "Trains low-rank factors; the base needs no optimizer states.",
+        name="adapter_kind",
+        empty="none, full training",
+    )
     yield _row((*lora, "rank"), "int", "method", "Adapter rank", "", name="adapter_rank")
-    yield _row((*lora, "targets"), "names", "method", "Adapter targets", "all-linear, attention, or layer names with commas.", name="adapter_targets")
+    yield _row(
+        (*lora, "targets"),
+        "names",
+        "method",
+        "Adapter targets",
+        "all-linear, attention, or layer names with commas.",
+        name="adapter_targets",
+    )
     yield _row((*lora, "base_bits"), "int", "method", "Base bits", "4 or 8, with QLoRA.", name="adapter_base_bits")
     yield _row((*lora, "dropout"), "frac", "method", "Adapter dropout", "Above 0 each target keeps its input.", name="adapter_dropout")
     yield _row((*lora, "dtype"), "choice", "method", "Adapter dtype", "", name="adapter_dtype", empty="the framework's own")
-    yield _row((*lora, "modules_to_save"), "names", "method", "Modules trained in full", "Such as embed_tokens, lm_head.", name="adapter_modules")
+    yield _row(
+        (*lora, "modules_to_save"), "names", "method", "Modules trained in full", "Such as embed_tokens, lm_head.", name="adapter_modules"
+    )
     yield _row((*at, "trainable_params"), "amount", "method", "Trainable parameters", "For a partly frozen model, such as 1.2B.")
 
 
@@ -215,7 +322,7 @@ def _parallel() -> Iterator[FormField]:
         ("expert_parallel", "int", "Expert parallel", "Spreads experts of a mixture."),
         ("offload_optimizer", "choice", "Offload optimizer", "Frees GPU memory; the step runs on the host."),
         ("offload_parameters", "choice", "Offload parameters", "DeepSpeed reads this at stage 3 only and ignores it below."),
-    )  # fmt: skip
+    )
     for key, kind, label, note in rows:
         yield _row((*at, key), kind, "parallel", label, note)
 

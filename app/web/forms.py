@@ -118,8 +118,19 @@ def changed(document: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str
 def field_at(loc: Loc) -> str:
     """Name of the form field for a path in the request: its own, or that of the nearest part it belongs to."""
     names = {field.path: field.name for field in all_fields().values()}
-    names |= {("model",): "model", ("model", "hf_id"): "model", ("training",): "seq_len", ("model", "shape"): "num_layers", ("constraints",): "strategy"}
-    names |= {("training", "tokens_from"): "frames", ("training", "adapter"): "adapter_kind", ("cluster",): "gpu", ("cluster", "pools"): "gpu"}
+    names |= {
+        ("model",): "model",
+        ("model", "hf_id"): "model",
+        ("training",): "seq_len",
+        ("model", "shape"): "num_layers",
+        ("constraints",): "strategy",
+    }
+    names |= {
+        ("training", "tokens_from"): "frames",
+        ("training", "adapter"): "adapter_kind",
+        ("cluster",): "gpu",
+        ("cluster", "pools"): "gpu",
+    }
     for pool in range(8):
         names[("cluster", "pools", pool)] = "gpu" + suffix(pool)
     for length in range(len(loc), 0, -1):
@@ -197,7 +208,9 @@ def _number(field: FormField, text: str) -> int | float:
     try:
         value = sign * parse_quantity(plain, binary_k=field.kind == "tokens")
     except ValueError as error:
-        raise ValueError(f"{field.label} is {text[:80]!r}, which is not a number; {_EXAMPLES.get(field.kind, 'write one such as 8')}") from error
+        raise ValueError(
+            f"{field.label} is {text[:80]!r}, which is not a number; {_EXAMPLES.get(field.kind, 'write one such as 8')}"
+        ) from error
     if field.kind in ("gib", "gb"):
         return _memory(field, plain, value)
     if field.kind in ("int", "tokens"):
@@ -208,9 +221,12 @@ def _number(field: FormField, text: str) -> int | float:
 
 
 _EXAMPLES = {
-    "tokens": "write one such as 8192 or 8k", "gib": "write one such as 2048 or 2 TiB", "gb": "write one such as 28000 or 28 TB",
-    "frac": "write one such as 0.05 or 5 %", "amount": "write one such as 7.5B",
-}  # fmt: skip
+    "tokens": "write one such as 8192 or 8k",
+    "gib": "write one such as 2048 or 2 TiB",
+    "gb": "write one such as 28000 or 28 TB",
+    "frac": "write one such as 0.05 or 5 %",
+    "amount": "write one such as 7.5B",
+}
 
 
 def _memory(field: FormField, text: str, value: float) -> float:

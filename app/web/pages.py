@@ -15,7 +15,6 @@ from app.catalog.instances import load_instances
 from app.catalog.models import load_models
 from app.domain.errors import FieldError, InvalidRequestError
 from app.services.plan import Answer, answer, file_of
-from app.services.request import PlanRequest
 from app.services.saved_plans import ForbiddenError
 from app.web import catalog_pages, docs_page, saved_pages
 from app.web.api import FileName, file_response, json_response, saved_document
@@ -87,7 +86,9 @@ def post_save(request: Request, pairs: Posted, saved: SavedPlansDep) -> Response
     if answered.answer is None or answered.form.request is None:
         return _plan_page(request, answered)
     asked = answered.form.request.model_dump(mode="json", exclude_unset=True)
-    kept = saved.save(asked, answered.answer.document(), name=own.get("name", ""), note=own.get("note", ""), idempotency_key=own.get("key") or None)
+    kept = saved.save(
+        asked, answered.answer.document(), name=own.get("name", ""), note=own.get("note", ""), idempotency_key=own.get("key") or None
+    )
     response = saved_pages.saved_page(saved_document(kept), request, status=200 if kept.replayed else 201)
     response.headers["location"] = f"/plans/{kept.id}"
     response.headers["cache-control"] = "no-store"
@@ -124,18 +125,25 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
     values = to_fields(document["request"]) if document else dict(form.values)
     query = urlencode(values)
     return page(
-        request, "index.html", status=422 if form.errors else 200, example=example, view=answer_view(document) if document else None,
-        form=form_view(values, form.errors), values=values, errors=form.errors,
-        posted="config" in values, share="" if "config" in values else f"/?{query}", query=query if "config" not in values else "",
+        request,
+        "index.html",
+        status=422 if form.errors else 200,
+        example=example,
+        view=answer_view(document) if document else None,
+        form=form_view(values, form.errors),
+        values=values,
+        errors=form.errors,
+        posted="config" in values,
+        share="" if "config" in values else f"/?{query}",
+        query=query if "config" not in values else "",
         save_key=secrets.token_urlsafe(16),
-    )  # fmt: skip
+    )
 
 
 def _json(answered: Answered) -> Response:
-    if answered.answer is not None:
-        return json_response(answered.answer.document(), headers={"vary": "Accept"})
-    _refuse(answered.form)
-    return Response(status_code=422)
+    if answered.answer is None:
+        raise _complaint(answered.form)
+    return json_response(answered.answer.document(), headers={"vary": "Accept"})
 
 
 def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str, Any]:
@@ -154,23 +162,24 @@ def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str
         if field.name in values or field.name in wrong:
             used.add(field.group)
     offered = {
-        "models": [(m.key, m.name) for m in load_models()], "gpus": [(g.key, g.name) for g in load_gpus()],
+        "models": [(m.key, m.name) for m in load_models()],
+        "gpus": [(g.key, g.name) for g in load_gpus()],
         "instances": [(i.key, f"{i.gpus_per_node} × {i.gpu}") for i in load_instances()],
-    }  # fmt: skip
+    }
     return {"groups": groups, "titles": GROUPS, "used": used, "offered": offered}
 
 
 def _download(file: FileName, form: Form) -> Response:
-    return file_response(file_of(_refuse(form), file))
+    if form.request is None:
+        raise _complaint(form)
+    return file_response(file_of(form.request, file))
 
 
-def _refuse(form: Form) -> PlanRequest:
-    """The form's request; raises ``InvalidRequestError`` with its complaints where it has none."""
-    if form.request is not None and not form.errors:
-        return form.request
+def _complaint(form: Form) -> InvalidRequestError:
+    """What is wrong with a form, at the paths of the request."""
     fields = all_fields()
     errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in form.errors)
-    raise InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
+    return InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
 
 
 def _refuse_cross_site(request: Request) -> None:
@@ -186,5 +195,3 @@ def _refuse_cross_site(request: Request) -> None:
         own = origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
     if not own:
         raise ForbiddenError("this form was sent from another site; open Shardplan itself and save there")
-
-

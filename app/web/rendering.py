@@ -23,13 +23,24 @@ _TOKEN = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|\d[\d,.]*(?:e[+-]?\d+)?|\S)")
 def environment() -> Environment:
     """The template environment of the process."""
     env = Environment(
-        loader=FileSystemLoader(resource_dir("templates")), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
-        auto_reload=False, keep_trailing_newline=False,
-    )  # fmt: skip
+        loader=FileSystemLoader(resource_dir("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+        keep_trailing_newline=False,
+    )
     env.filters |= {
-        "gib": format_gib, "num": format_number, "count": format_count, "sec": seconds, "pct": percent, "exact": exact, "mathml": math_tokens,
+        "gib": format_gib,
+        "num": format_number,
+        "count": format_count,
+        "sec": seconds,
+        "pct": percent,
+        "exact": exact,
+        "mathml": math_tokens,
         "words": lambda text: str(text).replace("_", " "),
-    }  # fmt: skip
+    }
     env.globals["engine_version"] = ENGINE_VERSION
     return env
 

@@ -60,9 +60,15 @@ def saved_page(document: dict[str, Any], request: Request, *, status: int = 200)
     values = to_fields(document["request"])
     about = {key: document[key] for key in ("id", "name", "note")} | {"created": day(document["created_at"])}
     return page(
-        request, "plan.html", status=status, view=answer_view(document), about=about, token=document.get("edit_token", ""), values=values,
+        request,
+        "plan.html",
+        status=status,
+        view=answer_view(document),
+        about=about,
+        token=document.get("edit_token", ""),
+        values=values,
         origin=str(request.base_url).rstrip("/"),
-    )  # fmt: skip
+    )
 
 
 def page_document(found: PlanPage, request: Request) -> dict[str, Any]:

@@ -23,8 +23,12 @@ _SOURCE = re.compile(r"(?P<title>.*?)\s*<(?P<url>https?://[^<>\s]+)>")
 _IDEAL_OF = {"fsdp_full": "zero3", "fsdp_grad_op": "zero2", "hsdp": "zero3"}
 LINES_SHOWN, LINES_PREVIEW = 120, 60
 _PURPOSES = {
-    "ds_config.json": "DeepSpeed's configuration", "accelerate.yaml": "for accelerate launch", "launch.sh": "starts it on every node",
-    "ds_train.py": "a complete training script", "fsdp2_train.py": "a complete training script", "ddp_train.py": "a complete training script",
+    "ds_config.json": "DeepSpeed's configuration",
+    "accelerate.yaml": "for accelerate launch",
+    "launch.sh": "starts it on every node",
+    "ds_train.py": "a complete training script",
+    "fsdp2_train.py": "a complete training script",
+    "ddp_train.py": "a complete training script",
 }
 _STATES = ("parameters", "gradients", "optimizer_states", "adapters")
 
@@ -36,25 +40,42 @@ def answer_view(document: Document) -> dict[str, Any]:
     current = to_fields(request)
     return {
         "verdict": {"key": document["verdict"], "word": VERDICTS[document["verdict"]], "sentence": _sentence(document)},
-        "heading": heading(document), "model": _model(document["model"]), "binds": _binds(document),
+        "heading": heading(document),
+        "model": _model(document["model"]),
+        "binds": _binds(document),
         "shortfall": format_gib(document["shortfall_bytes"]) if document.get("shortfall_bytes") else "",
         "ways_out": [_way_out(way, request, current) for way in document.get("ways_out", [])],
-        "memory": charts.memory_bar(gpu), "totals": _totals(gpu), "moments": charts.moment_bars(gpu), "ledger": ledger(gpu["terms"], gpu["device_bytes"]),
-        "pools": _pools(best["memory"]), "ladder": [_rung(rung) for rung in document["ladder"]],
-        "time": _time(best), "communication": [_flow(term) for term in best["communication"]["terms"]], "ideal": _ideal(document),
+        "memory": charts.memory_bar(gpu),
+        "totals": _totals(gpu),
+        "moments": charts.moment_bars(gpu),
+        "ledger": ledger(gpu["terms"], gpu["device_bytes"]),
+        "pools": _pools(best["memory"]),
+        "ladder": [_rung(rung) for rung in document["ladder"]],
+        "time": _time(best),
+        "communication": [_flow(term) for term in best["communication"]["terms"]],
+        "ideal": _ideal(document),
         "scatter": charts.scatter([best, *document["alternatives"]]),
         "alternatives": [_alternative(c, request, current) for c in [best, *document["alternatives"]]],
-        "settings": _settings(best["settings"]), "files": [_file(*item) for item in document["files"].items()], "warnings": [_warning(w) for w in document["warnings"]],
-        "search": document["search"], "rejected": document["rejected"], "sure": _sure(best), "cost": best["cost"],
+        "settings": _settings(best["settings"]),
+        "files": [_file(*item) for item in document["files"].items()],
+        "warnings": [_warning(w) for w in document["warnings"]],
+        "search": document["search"],
+        "rejected": document["rejected"],
+        "sure": _sure(best),
+        "cost": best["cost"],
         "engine_version": document["engine_version"],
-    }  # fmt: skip
+    }
 
 
 def heading(document: Document) -> str:
     """Model, recipe and machine in one line."""
     training, settings = document["request"]["training"], document["recommended"]["settings"]
     optimizer = dict(all_fields()["optimizer"].choices).get(training["optimizer"]) or all_fields()["optimizer"].choices[0][1]
-    adapter = f" · {training['adapter']['kind'].replace('lora', 'LoRA').replace('q', 'Q')} rank {training['adapter']['rank']}" if training["adapter"] else ""
+    adapter = (
+        f" · {training['adapter']['kind'].replace('lora', 'LoRA').replace('q', 'Q')} rank {training['adapter']['rank']}"
+        if training["adapter"]
+        else ""
+    )
     return (
         f"{document['model']['name']} · seq {settings['seq_len']:,} · {optimizer} {training['precision']}{adapter}"
         f" on {settings['nodes']} × {settings['gpus_per_node']} {gpu_names(document['request'])}"
@@ -84,7 +105,9 @@ def ledger(terms: list[dict[str, Any]], total: float) -> list[dict[str, Any]]:
     """Cards of bytes, by category and size."""
     order = {category: n for n, category in enumerate(charts.CATEGORIES)}
     listed = sorted(terms, key=lambda t: (order.get(t["category"], len(order)), -t["bytes"]))
-    return [_card(t) | {"value": format_gib(t["bytes"]), "exact": f"{t['bytes']:,} bytes", "share": _share(t["bytes"], total)} for t in listed]
+    return [
+        _card(t) | {"value": format_gib(t["bytes"]), "exact": f"{t['bytes']:,} bytes", "share": _share(t["bytes"], total)} for t in listed
+    ]
 
 
 def plan_label(settings: Document) -> str:
@@ -113,7 +136,10 @@ def _binds(document: Document) -> dict[str, str]:
         for key, words in (("host_per_node", "host memory"), ("nvme_per_node", "disks")):
             pool = memory[key]
             if pool["capacity_bytes"] is not None and pool["peak_bytes"] > pool["capacity_bytes"]:
-                return {"text": f"The {words} of a node: {format_gib(pool['peak_bytes'])} needed, {format_gib(pool['capacity_bytes'])} there.", "changes": ""}
+                return {
+                    "text": f"The {words} of a node: {format_gib(pool['peak_bytes'])} needed, {format_gib(pool['capacity_bytes'])} there.",
+                    "changes": "",
+                }
     gpu = memory["gpu"]
     biggest = max(gpu["terms"], key=lambda t: int(t["bytes"]))
     share = _share(biggest["bytes"], gpu["device_bytes"])
@@ -133,10 +159,17 @@ def _totals(gpu: Document) -> list[dict[str, str]]:
 
 def _card(term: Document) -> dict[str, Any]:
     return {
-        "name": term["name"], "css": term["category"], "category": term["category"].replace("_", " "), "moment": term["moment"],
-        "equation": term["equation"], "formula": term["formula"], "source": source_of(term["source"]), "exactness": EXACTNESS[term["exactness"]],
-        "sign": "" if term["exactness"] != "fitted" else "±", "changes_it": term["changes_it"],
-    }  # fmt: skip
+        "name": term["name"],
+        "css": term["category"],
+        "category": term["category"].replace("_", " "),
+        "moment": term["moment"],
+        "equation": term["equation"],
+        "formula": term["formula"],
+        "source": source_of(term["source"]),
+        "exactness": EXACTNESS[term["exactness"]],
+        "sign": "≈" if term["exactness"] == "fitted" else "",
+        "changes_it": term["changes_it"],
+    }
 
 
 def _pools(memory: Document) -> list[dict[str, Any]]:
@@ -151,36 +184,51 @@ def _pools(memory: Document) -> list[dict[str, Any]]:
 def _rung(rung: Document) -> dict[str, Any]:
     step, used = rung.get("step_s"), rung.get("device_bytes")
     return {
-        "label": rung["label"], "verdict": rung["verdict"], "word": VERDICTS[rung["verdict"]], "chosen": rung["chosen"], "why": rung["why_not"] or ("recommended" if rung["chosen"] else ""),
-        "memory": format_gib(used) if used else "", "step": charts.seconds(step) if step else "",
-        "batch": f"{rung['settings']['micro_batch']} × {rung['settings']['grad_accum']}", "checkpointing": rung["settings"]["activation_checkpointing"],
-    }  # fmt: skip
+        "label": rung["label"],
+        "verdict": rung["verdict"],
+        "word": VERDICTS[rung["verdict"]],
+        "chosen": rung["chosen"],
+        "why": rung["why_not"] or ("recommended" if rung["chosen"] else ""),
+        "memory": format_gib(used) if used else "",
+        "step": charts.seconds(step) if step else "",
+        "batch": f"{rung['settings']['micro_batch']} × {rung['settings']['grad_accum']}",
+        "checkpointing": rung["settings"]["activation_checkpointing"],
+    }
 
 
 def _time(best: Document) -> dict[str, Any]:
     time = best["time"]
     low, high = time["interval_90_s"]
     rates = [
-        ("tokens/s per GPU", format_number(time["tokens_per_s_per_gpu"])), ("tokens/s in all", format_number(time["tokens_per_s"])),
-        ("model FLOPs utilisation", f"{format_number(100 * time['mfu_frac'])} %"), ("90 % interval", f"{charts.seconds(low)} to {charts.seconds(high)}"),
-    ]  # fmt: skip
+        ("tokens/s per GPU", format_number(time["tokens_per_s_per_gpu"])),
+        ("tokens/s in all", format_number(time["tokens_per_s"])),
+        ("model FLOPs utilisation", f"{format_number(100 * time['mfu_frac'])} %"),
+        ("90 % interval", f"{charts.seconds(low)} to {charts.seconds(high)}"),
+    ]
     cost = best["cost"]
     if cost["usd_per_hour"] is not None:
         rates.append(("USD per hour", f"{cost['usd_per_hour']:,.2f}"))
     if cost["usd_per_billion_tokens"] is not None:
         rates.append(("USD per billion tokens", format_number(cost["usd_per_billion_tokens"])))
     cards = [
-        _card(t) | {"value": charts.seconds(t["seconds"]), "exact": f"{t['seconds']:.6g} s", "share": _share(t["seconds"], time["step_s"])} for t in time.get("terms", [])
+        _card(t) | {"value": charts.seconds(t["seconds"]), "exact": f"{t['seconds']:.6g} s", "share": _share(t["seconds"], time["step_s"])}
+        for t in time.get("terms", [])
     ]
     return {"bar": charts.time_bar(dict(time)), "rates": rates, "cards": cards, "step": charts.seconds(time["step_s"])}
 
 
 def _flow(term: Document) -> dict[str, Any]:
     return {
-        "name": term["name"], "group": term["group_size"], "where": "between nodes" if term["spans_nodes"] else "in the node",
-        "bytes": format_gib(term["bytes_per_step"]), "exact": f"{term['bytes_per_step']:,} bytes", "seconds": charts.seconds(term["seconds"]),
-        "exposed": charts.seconds(term["exposed_s"]), "formula": term["formula"], "source": source_of(term["source"]),
-    }  # fmt: skip
+        "name": term["name"],
+        "group": term["group_size"],
+        "where": "between nodes" if term["spans_nodes"] else "in the node",
+        "bytes": format_gib(term["bytes_per_step"]),
+        "exact": f"{term['bytes_per_step']:,} bytes",
+        "seconds": charts.seconds(term["seconds"]),
+        "exposed": charts.seconds(term["exposed_s"]),
+        "formula": term["formula"],
+        "source": source_of(term["source"]),
+    }
 
 
 def _ideal(document: Document) -> dict[str, Any]:
@@ -190,22 +238,40 @@ def _ideal(document: Document) -> dict[str, Any]:
     held = sum(t["bytes"] for t in best["memory"]["gpu"]["terms"] if t["category"] in _STATES)
     words = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3"}
     rows = [
-        {"label": words[key], "states": format_gib(ideal["states_bytes"][key]), "traffic": format_gib(ideal["traffic_bytes_per_step"][key]), "mine": key == mine}
+        {
+            "label": words[key],
+            "states": format_gib(ideal["states_bytes"][key]),
+            "traffic": format_gib(ideal["traffic_bytes_per_step"][key]),
+            "mine": key == mine,
+        }
         for key in words
     ]
     per_step, steps = best["communication"]["bytes_per_step"], best["settings"]["grad_accum"]
-    return {"rows": rows, "label": plan_label(best["settings"]), "states": format_gib(held), "traffic": format_gib(per_step / steps), "step": format_gib(per_step), "steps": steps}
+    return {
+        "rows": rows,
+        "label": plan_label(best["settings"]),
+        "states": format_gib(held),
+        "traffic": format_gib(per_step / steps),
+        "step": format_gib(per_step),
+        "steps": steps,
+    }
 
 
 def _alternative(candidate: Document, request: Document, current: dict[str, str]) -> dict[str, Any]:
     settings, time = candidate["settings"], candidate["time"]
     moved = [f"{what} on {where}" for what in ("optimizer", "parameters") if (where := settings[f"offload_{what}"]) != "none"]
     return {
-        "label": plan_label(settings), "batch": f"{settings['micro_batch']} × {settings['grad_accum']}", "checkpointing": settings["activation_checkpointing"],
-        "offload": ", ".join(moved) or "none", "memory": format_gib(candidate["memory"]["gpu"]["device_bytes"]), "step": charts.seconds(time["step_s"]),
-        "speed": format_number(time["tokens_per_s_per_gpu"]), "verdict": candidate["verdict"], "word": VERDICTS[candidate["verdict"]],
+        "label": plan_label(settings),
+        "batch": f"{settings['micro_batch']} × {settings['grad_accum']}",
+        "checkpointing": settings["activation_checkpointing"],
+        "offload": ", ".join(moved) or "none",
+        "memory": format_gib(candidate["memory"]["gpu"]["device_bytes"]),
+        "step": charts.seconds(time["step_s"]),
+        "speed": format_number(time["tokens_per_s_per_gpu"]),
+        "verdict": candidate["verdict"],
+        "word": VERDICTS[candidate["verdict"]],
         "pin": _action("Use", _pins(settings), request, current),
-    }  # fmt: skip
+    }
 
 
 def _pins(settings: Document) -> dict[str, Any]:
@@ -214,7 +280,9 @@ def _pins(settings: Document) -> dict[str, Any]:
     axes = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
     pins |= {f"constraints.{key}": settings[key] for key in axes if settings[key] > 1}
     if settings["strategy"] == "hsdp" or settings["hpz_group_size"] > 1:
-        pins["constraints.shard_group_size"] = settings["hpz_group_size"] if settings["hpz_group_size"] > 1 else settings["shard_group_size"]
+        pins["constraints.shard_group_size"] = (
+            settings["hpz_group_size"] if settings["hpz_group_size"] > 1 else settings["shard_group_size"]
+        )
     return pins | ({"training.activation_offload": True} if settings["activation_offload"] else {})
 
 
@@ -248,7 +316,13 @@ def _file(name: str, text: str) -> dict[str, Any]:
     """A file as far as a page shows it; a long script is in full in its download."""
     lines = text.splitlines()
     shown = lines if len(lines) <= LINES_SHOWN else lines[:LINES_PREVIEW]
-    return {"name": name, "lines": len(lines), "purpose": _PURPOSES.get(name, ""), "text": "\n".join(shown), "more": len(lines) - len(shown)}
+    return {
+        "name": name,
+        "lines": len(lines),
+        "purpose": _PURPOSES.get(name, ""),
+        "text": "\n".join(shown),
+        "more": len(lines) - len(shown),
+    }
 
 
 def _warning(warning: Document) -> dict[str, str]:
@@ -261,9 +335,11 @@ def _sure(best: Document) -> dict[str, Any]:
     low, high = gpu["interval_90_bytes"]
     kinds = {word: sum(t["bytes"] for t in gpu["terms"] if t["exactness"] == key) for key, word in EXACTNESS.items()}
     return {
-        "probability": f"{format_number(100 * gpu['fit_probability_frac'])} %", "low": format_gib(low), "high": format_gib(high),
+        "probability": f"{format_number(100 * gpu['fit_probability_frac'])} %",
+        "low": format_gib(low),
+        "high": format_gib(high),
         "kinds": [{"word": word, "value": format_gib(n), "share": _share(n, gpu["device_bytes"])} for word, n in kinds.items() if n],
-    }  # fmt: skip
+    }
 
 
 def _share(part: float, whole: float) -> str:

@@ -31,8 +31,22 @@ def test_plan_has_the_contract_shape(client: TestClient) -> None:
     """The example answers 200 with every key of the contract, and validates against the documented schema."""
     plan = client.post("/plan", json=EXAMPLE_REQUEST).json()
     PlanOut.model_validate(plan)
-    assert set(plan) >= {"id", "engine_version", "request", "verdict", "summary", "model", "recommended", "ideal", "alternatives", "ladder", "rejected",
-                         "search", "warnings", "files"}  # fmt: skip
+    assert set(plan) >= {
+        "id",
+        "engine_version",
+        "request",
+        "verdict",
+        "summary",
+        "model",
+        "recommended",
+        "ideal",
+        "alternatives",
+        "ladder",
+        "rejected",
+        "search",
+        "warnings",
+        "files",
+    }
     best = plan["recommended"]
     assert set(best["memory"]) == {"gpu", "host_per_node", "nvme_per_node"}
     for key in ("peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "capacity_bytes"):
@@ -112,9 +126,16 @@ def test_bad_input_names_the_field_and_the_fix(client: TestClient, body: dict[st
 
 @pytest.mark.parametrize(
     ("content", "status"),
-    [(b"{", 400), (b"", 422), (b"[]", 422), (b"\xff\xfe", 400), (b'{"a": NaN}', 400), (b'{"model": ' + b'{"a":' * 500 + b"1" + b"}" * 501, 400),
-     (b'{"model": {"hf_config": {"x": "' + b"a" * 10_000_000 + b'"}}}', 413)],
-)  # fmt: skip
+    [
+        (b"{", 400),
+        (b"", 422),
+        (b"[]", 422),
+        (b"\xff\xfe", 400),
+        (b'{"a": NaN}', 400),
+        (b'{"model": ' + b'{"a":' * 500 + b"1" + b"}" * 501, 400),
+        (b'{"model": {"hf_config": {"x": "' + b"a" * 10_000_000 + b'"}}}', 413),
+    ],
+)
 def test_bodies_that_are_not_requests(client: TestClient, content: bytes, status: int) -> None:
     """Broken, empty, too deep and 10 MB bodies are a 4xx problem."""
     answer = client.post("/plan", content=content, headers={"content-type": "application/json"})

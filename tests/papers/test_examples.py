@@ -37,7 +37,10 @@ def test_gpt2_states_and_activations() -> None:
 def test_resident_bytes_of_llama_8b(strategy: str, resident_gb: float) -> None:
     """What DeepSpeed keeps between steps for 8.03e9 parameters on 8 GPUs, less the gradients of the moment."""
     evaluation = evaluate_request(
-        {"params": 8.03e9}, {"seq_len": 512, "micro_batch": 1, "grad_accum": 1}, gpus=8, constraints={"framework": "deepspeed", "strategy": strategy}
+        {"params": 8.03e9},
+        {"seq_len": 512, "micro_batch": 1, "grad_accum": 1},
+        gpus=8,
+        constraints={"framework": "deepspeed", "strategy": strategy},
     )
     names = {"parameters", "fp32 master weights", "optimizer states"}
     resident = sum(line.value[0] for line in evaluation.memory.gpu.lines if line.card.title in names)

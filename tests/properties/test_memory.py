@@ -12,8 +12,18 @@ from hypothesis import strategies as st
 from app.domain.memory.moments import MOMENTS
 from tests.planning import evaluate_request, plan_of
 
-LLAMA: dict[str, Any] = {"shape": {"num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "ffn_hidden_size": 14336, "vocab_size": 128256}}
-STATE_NAMES = {"parameters", "fp32 master weights", "optimizer states", "duplicate master weights", "frozen parameters", "adapter parameters", "gradients"}
+LLAMA: dict[str, Any] = {
+    "shape": {"num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "ffn_hidden_size": 14336, "vocab_size": 128256}
+}
+STATE_NAMES = {
+    "parameters",
+    "fp32 master weights",
+    "optimizer states",
+    "duplicate master weights",
+    "frozen parameters",
+    "adapter parameters",
+    "gradients",
+}
 
 
 def _states(evaluation: Any) -> float:
@@ -22,7 +32,9 @@ def _states(evaluation: Any) -> float:
 
 @settings(max_examples=25, deadline=None)
 @given(
-    strategy=st.sampled_from([("deepspeed", "zero1"), ("deepspeed", "zero2"), ("deepspeed", "zero3"), ("fsdp2", "fsdp_full"), ("ddp", "ddp")]),
+    strategy=st.sampled_from(
+        [("deepspeed", "zero1"), ("deepspeed", "zero2"), ("deepspeed", "zero3"), ("fsdp2", "fsdp_full"), ("ddp", "ddp")]
+    ),
     gpus=st.sampled_from([1, 2, 4]),
     precision=st.sampled_from(["bf16", "fp32", "fp16"]),
     optimizer=st.sampled_from(["adamw", "lion", "sgd", "adamw_8bit", "adafactor", "muon"]),

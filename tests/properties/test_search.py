@@ -14,7 +14,9 @@ from app.domain.search.objective import choose
 from app.domain.speed.step import evaluate_speed
 from tests.planning import evaluate_request, plan_of, question_of
 
-LLAMA: dict[str, Any] = {"shape": {"num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "ffn_hidden_size": 14336, "vocab_size": 128256}}
+LLAMA: dict[str, Any] = {
+    "shape": {"num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "ffn_hidden_size": 14336, "vocab_size": 128256}
+}
 
 
 def test_columns_equal_a_plain_loop() -> None:
@@ -104,7 +106,9 @@ def test_unequal_pools_say_which_to_use() -> None:
 def test_longest_sequence_is_the_last_that_fits() -> None:
     """The longest sequence fits, and 256 tokens more do not."""
     pins = {"framework": "fsdp2", "strategy": "fsdp_full", "offload_optimizer": "none", "offload_parameters": "none"}
-    plan = plan_of(LLAMA, {"seq_len": 1024, "micro_batch": 1, "activation_checkpointing": "full"}, constraints=pins, objective="longest_sequence")
+    plan = plan_of(
+        LLAMA, {"seq_len": 1024, "micro_batch": 1, "activation_checkpointing": "full"}, constraints=pins, objective="longest_sequence"
+    )
     longest = plan.recommended.settings.seq_len
     assert longest > 8192
     assert plan.verdict != "does_not_fit"

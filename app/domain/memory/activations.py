@@ -9,10 +9,10 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS
-from app.domain.share import Share
-from app.domain.memory.saved import Compute, Saved, saved_per_token
+from app.domain.memory.saved import Compute, saved_per_token
 from app.domain.model.architecture import Block, Stack
 from app.domain.setup import Array, Columns, TrainingSetup
+from app.domain.share import Share
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +26,13 @@ class BlockBytes:
     norm_work: Array
 
 
-@term(title="saved activations", equation="tokens × bytes_per_token × in_flight / tensor_ranks", source="hf-activations", exactness="derived",
-      changes_it="activation checkpointing, micro-batch, sequence length")  # fmt: skip
+@term(
+    title="saved activations",
+    equation="tokens × bytes_per_token × in_flight / tensor_ranks",
+    source="hf-activations",
+    exactness="derived",
+    changes_it="activation checkpointing, micro-batch, sequence length",
+)
 def saved_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Array, tensor_ranks: Array) -> Array:
     """Tensors forward keeps for backward, over all blocks of this GPU.
 
@@ -54,7 +59,9 @@ def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Arr
     return tokens * bytes_per_token / tensor_ranks + weight_gradient
 
 
-@term(title="activations outside the blocks", equation="tokens × bytes_per_token / tensor_ranks", source="hf-activations", exactness="derived")
+@term(
+    title="activations outside the blocks", equation="tokens × bytes_per_token / tensor_ranks", source="hf-activations", exactness="derived"
+)
 def outside_activation_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array) -> Array:
     """Final norm and embedding output. Bytes per GPU."""
     return tokens * bytes_per_token / tensor_ranks
@@ -92,7 +99,7 @@ def _all_blocks(setup: TrainingSetup, compute: Compute) -> tuple[float, ...]:
         selective += saved.selective * stack.count * share
         full += saved.full * stack.count * share
     main = saved_per_token(_widest(setup, compute), compute)
-    return (none, selective, full, main.none, main.working, main.none, main.selective, main.full, _norm_work(setup, compute))
+    return (none, selective, full, main.none, main.working, main.none, main.selective, main.full, _norm_work(setup))
 
 
 def _widest(setup: TrainingSetup, compute: Compute) -> Block:
@@ -104,7 +111,7 @@ def _token_share(stack: Stack, seq_len: int) -> float:
     return 1.0 if stack.tokens is None else stack.tokens / seq_len
 
 
-def _norm_work(setup: TrainingSetup, compute: Compute) -> float:
+def _norm_work(setup: TrainingSetup) -> float:
     """Temporaries of a normalisation's backward, bytes per token: 26h unfused RMS, 12h layer norm."""
     block = setup.model.main_block
     return float((26 if block.norm == "rms" else 12) * block.hidden_size)
@@ -122,7 +129,14 @@ def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
     second = np.maximum(0, layers - 2) / layers
     waiting = 1 - 1 / share.in_flight
     next_to_first = waiting + np.minimum(1.0, 1 / layers) * (layers > 1)
-    alive = {FORWARD: flight_at_loss, LOSS: flight_at_loss, BACKWARD: below, BACKWARD_SECOND: second, BACKWARD_NEXT: next_to_first, BACKWARD_FIRST: waiting}
+    alive = {
+        FORWARD: flight_at_loss,
+        LOSS: flight_at_loss,
+        BACKWARD: below,
+        BACKWARD_SECOND: second,
+        BACKWARD_NEXT: next_to_first,
+        BACKWARD_FIRST: waiting,
+    }
     ledger.add(saved_activation_bytes, "activations", "forward", alive,
                tokens=share.tokens, bytes_per_token=kept * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp)  # fmt: skip
     block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
@@ -138,7 +152,15 @@ def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
     # Embedding output and final norm; a masked model's head is a dense layer, an activation and a norm of its own.
     plain, cast, wide = (11.0, 15.0, 20.0) if setup.model.kind == "encoder" else (8.0, 10.0, 12.0)
     extra = np.where(c.autocast > 0, cast * h, (wide if c.compute_bytes[0] == 4 else plain) * h)
-    ledger.add(outside_activation_bytes, "activations", "forward", {FORWARD: 1.0, LOSS: 1.0}, tokens=share.tokens, bytes_per_token=extra, tensor_ranks=c.tp)
+    ledger.add(
+        outside_activation_bytes,
+        "activations",
+        "forward",
+        {FORWARD: 1.0, LOSS: 1.0},
+        tokens=share.tokens,
+        bytes_per_token=extra,
+        tensor_ranks=c.tp,
+    )
 
 
 def _down_share(setup: TrainingSetup) -> float:

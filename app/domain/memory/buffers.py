@@ -7,10 +7,22 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import (
-    ALWAYS, BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_ON, BACKWARD_SECOND, FORWARD, IN_BLOCKS, INITIALISATION, LOSS, REDUCTION, STEP, TRAINING,
+    ALWAYS,
+    BACKWARD,
+    BACKWARD_FIRST,
+    BACKWARD_NEXT,
+    BACKWARD_ON,
+    BACKWARD_SECOND,
+    FORWARD,
+    IN_BLOCKS,
+    INITIALISATION,
+    LOSS,
+    REDUCTION,
+    STEP,
+    TRAINING,
 )  # fmt: skip
-from app.domain.share import Share
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+from app.domain.share import Share
 
 
 @term(title="gathered root parameters", equation="params × bytes_each", source="torch-fsdp2-measured", exactness="derived",
@@ -39,7 +51,13 @@ def unsharded_gradient_bytes(params: Array, bytes_each: Array) -> Array:
     return params * bytes_each
 
 
-@term(title="reduce-scatter input", equation="params × bytes_each", source="torch-fsdp2-measured", exactness="derived", changes_it="bf16 reduction")
+@term(
+    title="reduce-scatter input",
+    equation="params × bytes_each",
+    source="torch-fsdp2-measured",
+    exactness="derived",
+    changes_it="bf16 reduction",
+)
 def reduce_input_bytes(params: Array, bytes_each: Array) -> Array:
     """The previous unit's gradients, laid out in the reduce dtype while they travel. Bytes per GPU."""
     return params * bytes_each
@@ -60,7 +78,8 @@ def stage3_gather_bytes(reuse: Array, ahead: Array, bytes_each: Array) -> Array:
     Returns:
         Bytes per GPU.
     """
-    return (reuse + 2 * ahead) * bytes_each
+    total: Array = (reuse + 2 * ahead) * bytes_each
+    return total
 
 
 @term(title="reduce bucket", equation="elements × bytes_each × copies", source="ds-stage12", exactness="derived",
@@ -84,7 +103,9 @@ def step_buffer_bytes(elements: Array, bytes_each: Array) -> Array:
     return elements * bytes_each
 
 
-@term(title="gradient norm in fp64", equation="8 × elements", source="ds-stage12", exactness="derived", changes_it="compute_grad_norm false")
+@term(
+    title="gradient norm in fp64", equation="8 × elements", source="ds-stage12", exactness="derived", changes_it="compute_grad_norm false"
+)
 def norm_bytes(elements: Array) -> Array:
     """DeepSpeed converts each gradient slice to fp64 to take its norm; the largest slice counts. Bytes per GPU."""
     return 8 * elements
@@ -112,8 +133,15 @@ def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share)
     resharding = sharded & (c.keeps_gathered == 0)
     turned = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 1.0}
     ledger.add(root_gather_bytes, "parameters", "forward", turned, params=share.outside * sharded, bytes_each=c.compute_bytes)
-    ledger.add(unit_gather_bytes, "parameters", "forward", {FORWARD: 0.5, LOSS: 0.5, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 0.5},
-               block_params=share.block * resharding, bytes_each=width, copies=np.full(len(c), 2.0))  # fmt: skip
+    ledger.add(
+        unit_gather_bytes,
+        "parameters",
+        "forward",
+        {FORWARD: 0.5, LOSS: 0.5, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 0.5},
+        block_params=share.block * resharding,
+        bytes_each=width,
+        copies=np.full(len(c), 2.0),
+    )
     last = 1 / np.maximum(1, share.layers)
     kept = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
     ledger.add(unit_gather_bytes, "parameters", "forward", kept,
@@ -121,10 +149,19 @@ def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share)
     trained = 0.0 if numbers.adapter else 1.0
     head = np.minimum(share.head, share.outside) * sharded * trained
     ledger.add(unsharded_gradient_bytes, "gradients", "backward", IN_BLOCKS, params=head, bytes_each=c.compute_bytes)
-    ledger.add(unsharded_gradient_bytes, "gradients", "backward", {REDUCTION: 1.0}, params=share.outside * sharded * trained, bytes_each=c.compute_bytes)
+    ledger.add(
+        unsharded_gradient_bytes,
+        "gradients",
+        "backward",
+        {REDUCTION: 1.0},
+        params=share.outside * sharded * trained,
+        bytes_each=c.compute_bytes,
+    )
     ledger.add(reduce_input_bytes, "buffers", "backward", {BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 1.0},
                params=share.block * sharded * trained, bytes_each=c.reduce_bytes)  # fmt: skip
-    ledger.add(reduce_input_bytes, "buffers", "backward", {REDUCTION: 1.0}, params=share.outside * sharded * trained, bytes_each=c.reduce_bytes)
+    ledger.add(
+        reduce_input_bytes, "buffers", "backward", {REDUCTION: 1.0}, params=share.outside * sharded * trained, bytes_each=c.reduce_bytes
+    )
 
 
 def _add_stage3(ledger: Ledger, columns: Columns, share: Share) -> None:
@@ -141,7 +178,13 @@ def _add_stage3(ledger: Ledger, columns: Columns, share: Share) -> None:
     ledger.add(unsharded_gradient_bytes, "gradients", "backward", IN_BLOCKS, params=module * stage3, bytes_each=c.compute_bytes)
 
 
-@term(title="secondary parameter copy (hpZ)", equation="params × bytes_each", source="zeropp", exactness="derived", changes_it="hpz group size")
+@term(
+    title="secondary parameter copy (hpZ)",
+    equation="params × bytes_each",
+    source="zeropp",
+    exactness="derived",
+    changes_it="hpz group size",
+)
 def parameter_copy_bytes(params: Array, bytes_each: Array) -> Array:
     """ZeRO++ keeps a second low-precision shard inside the node so that backward gathers stay there. Bytes per GPU."""
     return params * bytes_each
@@ -180,12 +223,25 @@ def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sha
     tile = np.minimum(c.sub_group, shard)
     each = np.where(c.grad_bytes < 4, c.grad_bytes * 2 + 4, 4.0)
     elements = (shard * ds12 + tile * stage3) * on_gpu * low
-    ledger.add(step_buffer_bytes, "buffers", "step", {STEP: 1.0}, elements=elements, bytes_each=np.where(stage3, np.where(c.grad_bytes < 4, 4 + c.grad_bytes, 4.0), each))
+    ledger.add(
+        step_buffer_bytes,
+        "buffers",
+        "step",
+        {STEP: 1.0},
+        elements=elements,
+        bytes_each=np.where(stage3, np.where(c.grad_bytes < 4, 4 + c.grad_bytes, 4.0), each),
+    )
     ledger.add(step_buffer_bytes, "buffers", "step", {STEP: 1.0}, elements=share.trainable * stage0 * low, bytes_each=np.full(len(c), 8.0))
     native = (c.deepspeed == 0) * on_gpu * (0.0 if setup.recipe.optimizer_in_backward else 1.0)
     implementation = setup.recipe.optimizer_implementation or "fused"
     moved = {"foreach": shard, "loop": 2 * share.largest / c.state_ranks}.get(implementation, 0.0 * shard)
     ledger.add(step_buffer_bytes, "buffers", "step", {STEP: 1.0}, elements=moved * native, bytes_each=c.param_bytes)
-    slices = np.where(stage3, share.largest / c.param_ranks, np.minimum(share.largest, shard)) * ((c.deepspeed > 0) & (c.state_ranks > 1)) * on_gpu
+    slices = (
+        np.where(stage3, share.largest / c.param_ranks, np.minimum(share.largest, shard))
+        * ((c.deepspeed > 0) & (c.state_ranks > 1))
+        * on_gpu
+    )
     ledger.add(norm_bytes, "buffers", "step", {STEP: 1.0}, elements=np.minimum(slices, shard))
-    ledger.add(flatten_bytes, "buffers", "always", {INITIALISATION: 1.0}, elements=share.trainable * ds12 * on_gpu, bytes_each=c.compute_bytes)
+    ledger.add(
+        flatten_bytes, "buffers", "always", {INITIALISATION: 1.0}, elements=share.trainable * ds12 * on_gpu, bytes_each=c.compute_bytes
+    )

@@ -7,16 +7,21 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.activations import block_bytes
-from app.domain.share import Share
 from app.domain.recipe.optimizer import OPTIMIZERS
-from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+from app.domain.setup import Array, Columns, TrainingSetup
+from app.domain.share import Share
 
 LOAD, TRAIN = "load", "train"
 _TRAINING = {TRAIN: 1.0}
 
 
-@term(title="optimizer states on the host", equation="params × bytes_each / ranks × ranks_per_node", source="ds-stage12", exactness="derived",
-      changes_it="more nodes; optimizer offload off")  # fmt: skip
+@term(
+    title="optimizer states on the host",
+    equation="params × bytes_each / ranks × ranks_per_node",
+    source="ds-stage12",
+    exactness="derived",
+    changes_it="more nodes; optimizer offload off",
+)
 def host_state_bytes(params: Array, bytes_each: Array, ranks: Array, ranks_per_node: Array) -> Array:
     """Offloaded master, fp32 gradient, staging copy and moments of the node's ranks.
 
@@ -66,7 +71,7 @@ def load_bytes(params: Array, bytes_each: Array, copies: Array) -> Array:
     return params * bytes_each * copies
 
 
-def add_host(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+def add_host(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the host lines of one node."""
     c = columns
     per_node = np.minimum(c.world_size, setup.pool.node.gpus_per_node) * 1.0
@@ -86,14 +91,32 @@ def add_host(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Co
                ranks_per_node=per_node)  # fmt: skip
     swap = np.where(c.offload_optimizer == 2, 4.0 * np.minimum(c.sub_group, share.trainable / c.state_ranks) * 4, share.largest * 2.0)
     pool = np.where(c.offload_parameters == 2, 1e9, 0.0)
-    ledger.add(host_buffer_bytes, "buffers", "always", _TRAINING, elements=(swap * (optimizer & deepspeed) + pool * parameters), bytes_each=1.0,
-               ranks_per_node=per_node)  # fmt: skip
+    ledger.add(
+        host_buffer_bytes,
+        "buffers",
+        "always",
+        _TRAINING,
+        elements=(swap * (optimizer & deepspeed) + pool * parameters),
+        bytes_each=1.0,
+        ranks_per_node=per_node,
+    )
     kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
-    ledger.add(host_activation_bytes, "activations", "forward", _TRAINING, tokens=share.tokens, bytes_per_token=kept, in_flight=share.in_flight,
-               tensor_ranks=c.tp, ranks_per_node=per_node)  # fmt: skip
+    ledger.add(
+        host_activation_bytes,
+        "activations",
+        "forward",
+        _TRAINING,
+        tokens=share.tokens,
+        bytes_per_token=kept,
+        in_flight=share.in_flight,
+        tensor_ranks=c.tp,
+        ranks_per_node=per_node,
+    )
     # FSDP2's script loads on one rank a node and stage 3 loads partitioned; the others load a whole copy in every rank.
     copies = np.where((c.fsdp2 > 0) | (c.gathers > 0), 1.0, per_node)
-    ledger.add(load_bytes, "overhead", "always", {LOAD: 1.0}, params=share.inside + share.outside, bytes_each=c.compute_bytes, copies=copies)
+    ledger.add(
+        load_bytes, "overhead", "always", {LOAD: 1.0}, params=share.inside + share.outside, bytes_each=c.compute_bytes, copies=copies
+    )
 
 
 def host_peak(ledger: Ledger) -> Array:

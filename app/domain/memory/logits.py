@@ -7,8 +7,9 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import FORWARD, LOSS
-from app.domain.share import Share
 from app.domain.setup import Array, Columns, TrainingSetup
+from app.domain.share import Share
+
 
 @term(title="logits and loss", equation="tokens × vocab × bytes_per_logit / tensor_ranks", source="hf-loss", exactness="derived",
       changes_it="a fused or chunked loss never holds them; micro-batch; sequence parallelism")  # fmt: skip
@@ -35,8 +36,13 @@ def logits_bytes(tokens: Array, vocab: int, bytes_per_logit: Array, tensor_ranks
     return tokens * vocab * bytes_per_logit / tensor_ranks
 
 
-@term(title="fused loss", equation="4 × vocab × hidden / tensor_ranks × head_trained + 12 × tokens × hidden / tensor_ranks", source="liger", exactness="derived",
-      changes_it="vocabulary; whether the head is trained")  # fmt: skip
+@term(
+    title="fused loss",
+    equation="4 × vocab × hidden / tensor_ranks × head_trained + 12 × tokens × hidden / tensor_ranks",
+    source="liger",
+    exactness="derived",
+    changes_it="vocabulary; whether the head is trained",
+)
 def fused_loss_bytes(tokens: Array, vocab: int, hidden: int, tensor_ranks: Array, head_trained: float) -> Array:
     """A loss computed in chunks of about tokens · hidden / vocab rows: the head's gradient and one chunk, never the full logits.
 
@@ -51,8 +57,17 @@ def add_logits(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sh
     if not model.vocab_size:
         return
     if setup.recipe.fused_loss:
-        ledger.add(fused_loss_bytes, "logits", "backward", {LOSS: 1.0}, tokens=share.tokens, vocab=model.vocab_size, hidden=model.hidden_size,
-                   tensor_ranks=columns.tp, head_trained=0.0 if setup.recipe.adapter else 1.0)  # fmt: skip
+        ledger.add(
+            fused_loss_bytes,
+            "logits",
+            "backward",
+            {LOSS: 1.0},
+            tokens=share.tokens,
+            vocab=model.vocab_size,
+            hidden=model.hidden_size,
+            tensor_ranks=columns.tp,
+            head_trained=0.0 if setup.recipe.adapter else 1.0,
+        )
         return
     loss, forward = logit_copies(setup, columns)
     ledger.add(logits_bytes, "logits", "backward", {LOSS: 1.0, FORWARD: forward / loss}, tokens=share.tokens,
@@ -67,7 +82,7 @@ def logit_copies(setup: TrainingSetup, columns: Columns) -> tuple[Array, Array]:
     the 16-bit logits under autocast. A soft cap keeps one more.
     """
     numerics, width = setup.model.numerics, columns.compute_bytes
-    cap = width if numerics.softcapped_logits else 0.0
+    cap = width * numerics.softcapped_logits
     if numerics.upcasts_logits:
         return 12.0 + cap, np.where(width == 4, 8.0, 10.0) + cap
     return np.where(columns.autocast > 0, 10.0, 3 * width) + cap, np.where(columns.autocast > 0, 6.0, 2 * width) + cap

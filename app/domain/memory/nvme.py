@@ -6,8 +6,8 @@ import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Ledger
-from app.domain.share import Share
 from app.domain.setup import Array, Columns, TrainingSetup
+from app.domain.share import Share
 
 
 @term(title="optimizer states on disk", equation="params × bytes_each / ranks × ranks_per_node", source="ds-swap", exactness="derived")

@@ -16,8 +16,13 @@ def reserved_extra_bytes(allocated: Array, frac: Array) -> Array:
     return allocated * frac
 
 
-@term(title="loss blocks the allocator cannot reuse", equation="tokens × vocab × bytes_per_logit / tensor_ranks", source="public-rows", exactness="fitted",
-      changes_it="a fused loss; expandable segments; a current transformers")  # fmt: skip
+@term(
+    title="loss blocks the allocator cannot reuse",
+    equation="tokens × vocab × bytes_per_logit / tensor_ranks",
+    source="public-rows",
+    exactness="fitted",
+    changes_it="a fused loss; expandable segments; a current transformers",
+)
 def reserved_logits_bytes(tokens: Array, vocab: Array, bytes_per_logit: float, tensor_ranks: Array) -> Array:
     """Blocks as large as the logits that stay reserved between the loss's forward and backward: upcast and shifted copies of
     several sizes, of which earlier versions of the loss made more.
@@ -33,7 +38,13 @@ def context_bytes(context: float) -> float:
     return context
 
 
-@term(title="NCCL buffers", equation="buffers × several_ranks", source="ml-engineering", exactness="fitted", changes_it="NCCL_BUFFSIZE; fewer communicators")
+@term(
+    title="NCCL buffers",
+    equation="buffers × several_ranks",
+    source="ml-engineering",
+    exactness="fitted",
+    changes_it="NCCL_BUFFSIZE; fewer communicators",
+)
 def nccl_bytes(buffers: float, several_ranks: Array) -> Array:
     """Communicator buffers, there as soon as one collective has run. Bytes per GPU."""
     return buffers * several_ranks

@@ -15,9 +15,9 @@ from app.domain.memory.logits import add_logits
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
 from app.domain.memory.overhead import context_bytes, nccl_bytes, reserved_extra_bytes, reserved_logits_bytes
-from app.domain.share import Share, share_of
 from app.domain.memory.states import add_states
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+from app.domain.share import Share, share_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
     host, nvme = Ledger(size), Ledger(size)
-    add_host(host, setup, numbers, columns, share)
+    add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
     return Memory(
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from app.domain.model.architecture import Attention, Block, Mlp, Moe, Numerics, Weight
 from app.domain.recipe.adapter import Adapter
 
+_PLAIN = Numerics()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compute:
@@ -32,7 +34,7 @@ class Compute:
     seq_len: int
     adapter: Adapter | None
     tiled_mlp: bool
-    numerics: Numerics = Numerics()
+    numerics: Numerics = _PLAIN
 
     @property
     def wide(self) -> bool:
@@ -164,9 +166,9 @@ def ssm_saved(block: Block, compute: Compute) -> float:
     return compute.bytes * (8 * block.ssm.inner_size + 4 * block.ssm.state_size)
 
 
-_OUTPUTS = frozenset("o_proj out_proj dense c_proj wo to_out o".split())
-_DOWNS = frozenset("down_proj fc2 w2 dense_4h_to_h fc_out".split())
-_INPUTS_OF_MLP = frozenset("gate_proj up_proj gate_up_proj fc1 w1 w3 c_fc dense_h_to_4h fc_in".split())
+_OUTPUTS = frozenset(["o_proj", "out_proj", "dense", "c_proj", "wo", "to_out", "o"])
+_DOWNS = frozenset(["down_proj", "fc2", "w2", "dense_4h_to_h", "fc_out"])
+_INPUTS_OF_MLP = frozenset(["gate_proj", "up_proj", "gate_up_proj", "fc1", "w1", "w3", "c_fc", "dense_h_to_4h", "fc_in"])
 
 
 def adapter_saved(block: Block, compute: Compute) -> float:

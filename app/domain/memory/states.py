@@ -7,9 +7,9 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import ALWAYS, BACKWARD_ON, STEP
-from app.domain.share import Share
 from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+from app.domain.share import Share
 
 
 @term(title="parameters", equation="params × bytes_each / ranks", source="zero", exactness="exact",
@@ -118,12 +118,24 @@ def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: 
     category = "adapters" if numbers.adapter else "parameters"
     ledger.add(weights, category, "always", ALWAYS, params=share.trainable * on_gpu, bytes_each=c.param_bytes, ranks=c.param_ranks)
     if numbers.frozen:
-        ledger.add(frozen_bytes, "parameters", "always", ALWAYS, params=share.frozen * on_gpu, bytes_each=c.frozen_bytes, ranks=c.param_ranks)
+        ledger.add(
+            frozen_bytes, "parameters", "always", ALWAYS, params=share.frozen * on_gpu, bytes_each=c.frozen_bytes, ranks=c.param_ranks
+        )
     trained = share.trainable * states_on_gpu
     ledger.add(master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.master_bytes, ranks=c.state_ranks)
-    ledger.add(duplicate_master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.duplicate_bytes, ranks=c.state_ranks)
+    ledger.add(
+        duplicate_master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.duplicate_bytes, ranks=c.state_ranks
+    )
     resident = 0.0 if OPTIMIZERS[setup.recipe.optimizer].paged else 1.0
-    ledger.add(optimizer_bytes, "optimizer_states", "always", _after_init(ALWAYS), params=trained * resident, bytes_each=c.state_bytes, ranks=c.state_ranks)
+    ledger.add(
+        optimizer_bytes,
+        "optimizer_states",
+        "always",
+        _after_init(ALWAYS),
+        params=trained * resident,
+        bytes_each=c.state_bytes,
+        ranks=c.state_ranks,
+    )
     if setup.recipe.ema:
         ledger.add(ema_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.param_bytes, ranks=c.state_ranks)
     _add_gradients(ledger, setup, numbers, columns, share)
@@ -137,7 +149,9 @@ def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, colum
     ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
                params=kept, bytes_each=c.grad_bytes, ranks=c.grad_ranks)  # fmt: skip
     adds = (c.grad_accum > 1) & (c.deepspeed > 0) & (c.grad_ranks > 1) & (c.gathers == 0) & (c.grad_bytes < 4)
-    ledger.add(accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks)
+    ledger.add(
+        accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks
+    )
     ddp = (c.ddp > 0) & (c.dp > 1)
     ledger.add(ddp_bucket_bytes, "buffers", "always", ALWAYS, params=share.trainable * ddp, bytes_each=c.grad_bytes)
 
@@ -159,16 +173,23 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
 
     def after(blocks: Array | float) -> Array:
         """Share of the gradients there when this many blocks are done."""
-        return np.maximum(early, np.minimum(1.0, head + per_block * np.maximum(0, blocks))) * once
+        share_there: Array = np.maximum(early, np.minimum(1.0, head + per_block * np.maximum(0, blocks))) * once
+        return share_there
 
     # FSDP2 reduces the root group last: until then its gradients are whole, and counted as such.
     inside_frac = share.inside / np.maximum(1.0, share.inside + share.outside)
     before_root = np.where(sharded, np.maximum(early, inside_frac), 1.0)
     return {
-        "initialisation": np.where(flat, 1.0, 0.0), "forward": early * once, "loss": early * once,
-        "backward": after(0), "backward_second": after(1), "backward_next": after(share.layers - 2), "backward_first": after(share.layers - 1),
-        "reduction": before_root * once, STEP: 1.0 * once * np.ones(len(c)),
-    }  # fmt: skip
+        "initialisation": np.where(flat, 1.0, 0.0),
+        "forward": early * once,
+        "loss": early * once,
+        "backward": after(0),
+        "backward_second": after(1),
+        "backward_next": after(share.layers - 2),
+        "backward_first": after(share.layers - 1),
+        "reduction": before_root * once,
+        STEP: 1.0 * once * np.ones(len(c)),
+    }
 
 
 def _after_init(alive: dict[str, float]) -> dict[str, float]:

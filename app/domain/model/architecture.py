@@ -206,7 +206,7 @@ class Architecture:
     weights: tuple[Weight, ...] = ()
     max_seq_len: int | None = None
     model_class: str = ""
-    numerics: Numerics = Numerics()
+    numerics: Numerics = field(default_factory=Numerics)
     params_override: int | None = None
     inferred: tuple[str, ...] = field(default=())
 

@@ -42,14 +42,18 @@ def architecture_from_shape(shape: Shape, *, name: str = "custom shape") -> Arch
 
     Example:
         >>> from app.domain.model.parameters import total_params
-        >>> llama = Shape(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, ffn_hidden_size=14336, vocab_size=128256)
+        >>> llama = Shape(num_layers=32, hidden_size=4096, num_heads=32, num_kv_heads=8, head_dim=128, ffn_hidden_size=14336,
+        ...     vocab_size=128256)
         >>> total_params(architecture_from_shape(llama))
         8030261248
     """
     _check(shape)
     plain = not shape.gated_mlp
     attention = Attention(num_heads=shape.num_heads, num_kv_heads=shape.num_kv_heads, head_dim=shape.head_dim, v_head_dim=shape.head_dim)
-    weights: list[Weight] = [*norm("input_norm", shape.hidden_size, bias=plain), *norm("post_attention_norm", shape.hidden_size, bias=plain)]
+    weights: list[Weight] = [
+        *norm("input_norm", shape.hidden_size, bias=plain),
+        *norm("post_attention_norm", shape.hidden_size, bias=plain),
+    ]
     weights += grouped_attention(shape.hidden_size, attention, qkv_bias=plain, out_bias=plain)
     moe, mlp = None, None
     if shape.num_experts:
@@ -60,7 +64,7 @@ def architecture_from_shape(shape: Shape, *, name: str = "custom shape") -> Arch
         weights += experts(shape.hidden_size, moe)
     else:
         mlp = Mlp(ffn_hidden_size=shape.ffn_hidden_size, gated=shape.gated_mlp)
-        weights += (plain_mlp if plain else gated_mlp)(shape.hidden_size, shape.ffn_hidden_size, **({"bias": True} if plain else {}))
+        weights += (plain_mlp if plain else gated_mlp)(shape.hidden_size, shape.ffn_hidden_size, bias=plain)
     block = Block(
         hidden_size=shape.hidden_size, weights=tuple(weights), attention=attention, mlp=mlp, moe=moe, norm="layer" if plain else "rms",
         class_name="" if plain or moe else "LlamaDecoderLayer",
@@ -117,6 +121,9 @@ def _check(shape: Shape) -> None:
         )  # fmt: skip
     if shape.num_experts and (shape.experts_per_token or 1) > shape.num_experts:
         raise InvalidRequestError.at(
-            "model", "shape", "experts_per_token", msg=f"experts_per_token {shape.experts_per_token} exceeds num_experts {shape.num_experts}",
+            "model",
+            "shape",
+            "experts_per_token",
+            msg=f"experts_per_token {shape.experts_per_token} exceeds num_experts {shape.num_experts}",
             hint=f"use at most {shape.num_experts}",
-        )  # fmt: skip
+        )

@@ -144,9 +144,7 @@ def latent_attention(
     )
 
 
-def two_layer_mlp(
-    hidden_size: int, ffn_hidden_size: int, names: tuple[str, str], *, bias: bool = True
-) -> tuple[Weight, ...]:
+def two_layer_mlp(hidden_size: int, ffn_hidden_size: int, names: tuple[str, str], *, bias: bool = True) -> tuple[Weight, ...]:
     """A two-matrix feed-forward under the family's own names (``fc1``/``fc2``, ``dense_h_to_4h``/``dense_4h_to_h``).
 
     Equation: 2·h·f; biases f + h.

@@ -7,8 +7,38 @@ from dataclasses import dataclass
 from app.domain.model.architecture import Architecture, Role, Weight
 
 ATTENTION_NAMES = frozenset(
-    "q_proj k_proj v_proj o_proj qkv_proj query_key_value c_attn out_proj q_a_proj q_b_proj kv_a_proj_with_mqa kv_b_proj "
-    "query key value q k v o wq wk wv wo Wqkv in_proj dense to_q to_k to_v to_out".split()
+    [
+        "q_proj",
+        "k_proj",
+        "v_proj",
+        "o_proj",
+        "qkv_proj",
+        "query_key_value",
+        "c_attn",
+        "out_proj",
+        "q_a_proj",
+        "q_b_proj",
+        "kv_a_proj_with_mqa",
+        "kv_b_proj",
+        "query",
+        "key",
+        "value",
+        "q",
+        "k",
+        "v",
+        "o",
+        "wq",
+        "wk",
+        "wv",
+        "wo",
+        "Wqkv",
+        "in_proj",
+        "dense",
+        "to_q",
+        "to_k",
+        "to_v",
+        "to_out",
+    ]
 )
 """Last components of weight names that belong to attention, over all families."""
 
@@ -70,9 +100,7 @@ def adapter_params(model: Architecture, adapter: Adapter) -> int:
 
     Example: a 4096 × 4096 projection at rank 16 adds 16 · 8192 = 131,072.
     """
-    return sum(
-        adapter.rank * sum(w.shape) * w.copies * s.owned for s in model.stacks for w in s.block.weights if adapter.covers(w)
-    )
+    return sum(adapter.rank * sum(w.shape) * w.copies * s.owned for s in model.stacks for w in s.block.weights if adapter.covers(w))
 
 
 def saved_module_params(model: Architecture, adapter: Adapter) -> int:

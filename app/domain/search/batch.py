@@ -30,16 +30,20 @@ def batch_choices(recipe: Recipe, dp: int) -> Iterator[tuple[int, int]]:
         lower, upper = total // dp * dp, -(-total // dp) * dp
         near = f"{lower} or {upper}" if lower else str(upper)
         raise InvalidRequestError.at(
-            "training", "global_batch", msg=f"global_batch {total} is not a multiple of the {dp} data-parallel ranks ({total} / {dp} = {total / dp:.3g})",
+            "training",
+            "global_batch",
+            msg=f"global_batch {total} is not a multiple of the {dp} data-parallel ranks ({total} / {dp} = {total / dp:.3g})",
             hint=f"use {near}, or another number of GPUs",
-        )  # fmt: skip
+        )
     per_rank = total // dp
     pairs = [(m, per_rank // m) for m in divisors(per_rank) if micro in (None, m) and accum in (None, per_rank // m)]
     if not pairs:
         given = " and ".join(f"{n} {v}" for n, v in (("micro_batch", micro), ("grad_accum", accum)) if v)
         raise InvalidRequestError.at(
-            "training", "global_batch",
-            msg=f"global_batch {total} = micro_batch × grad_accum × {dp} ranks needs micro_batch × grad_accum = {per_rank}, which {given} cannot make",
+            "training",
+            "global_batch",
+            msg=f"global_batch {total} = micro_batch × grad_accum × {dp} ranks needs micro_batch × grad_accum = {per_rank}, "
+            f"which {given} cannot make",
             hint=f"leave one of them open, or use global_batch {(micro or 1) * (accum or 1) * dp}",
-        )  # fmt: skip
+        )
     yield from pairs

@@ -89,5 +89,8 @@ def _complexity(columns: Columns) -> Array:
     """Simpler first: the strategy's own order, then each extra moving part. Documented in docs/adr/0002."""
     base = np.array([s.complexity for s in STRATEGIES])[columns.row]
     offload = (columns.offload_optimizer > 0) * 10 + (columns.offload_parameters > 0) * 10 + (columns.offload_optimizer == 2) * 20
-    extras = (columns.act_offload > 0) * 5 + (columns.hpz > 1) * 2 + (columns.checkpointing == 1) * 0.5 + (columns.checkpointing == 2) * 0.25
-    return base + offload + extras + columns.lean * 0.1
+    extras = (
+        (columns.act_offload > 0) * 5 + (columns.hpz > 1) * 2 + (columns.checkpointing == 1) * 0.5 + (columns.checkpointing == 2) * 0.25
+    )
+    total: Array = base + offload + extras + columns.lean * 0.1
+    return total

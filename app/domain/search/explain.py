@@ -9,7 +9,8 @@ import numpy as np
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.plan import Candidate, Rung, Settings
 from app.domain.search.evaluate import Evaluation
-from app.domain.search.results import CHECKPOINTING_NAMES, verdict_at
+from app.domain.search.results import verdict_at
+from app.domain.search.settings import CHECKPOINTING_NAMES
 from app.domain.units import format_gib, format_number
 
 _VERDICT_WORDS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}
@@ -23,13 +24,16 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
     if candidate.verdict == "does_not_fit":
         host = float(evaluation.memory.host_bytes.min())
         used = format_gib(gpu.capacity_bytes + shortfall_bytes) if shortfall_bytes else used
-        short = f"short by {format_gib(shortfall_bytes)} on each GPU" if shortfall_bytes else f"the node's memory or disk is too small ({format_gib(host)} needed)"
+        short = (
+            f"short by {format_gib(shortfall_bytes)} on each GPU"
+            if shortfall_bytes
+            else f"the node's memory or disk is too small ({format_gib(host)} needed)"
+        )
         return f"Does not fit: the nearest plan is {how}, which needs {used} of {there} at its peak ({gpu.peak_moment}), {short}."
     speed = format_number(candidate.time.tokens_per_s_per_gpu)
     spread = round(100 * evaluation.setup.rates.time_interval_frac)
-    return (
-        f"{_VERDICT_WORDS[candidate.verdict]}: {how}; {used} of {there} at its peak ({gpu.peak_moment}), {speed} tokens/s per GPU ± {spread} %."
-    )  # fmt: skip
+    word = _VERDICT_WORDS[candidate.verdict]
+    return f"{word}: {how}; {used} of {there} at its peak ({gpu.peak_moment}), {speed} tokens/s per GPU ± {spread} %."
 
 
 def describe(settings: Settings) -> str:
@@ -73,15 +77,22 @@ def _rung(evaluation: Evaluation, members: Any, chosen: int, *, with_offload: bo
         index = int(members[np.argmin(evaluation.over_bytes[members])])
     c, strategy = evaluation.columns, STRATEGIES[int(evaluation.columns.row[index])]
     return Rung(
-        label=strategy.label + (" with offload" if with_offload else ""), verdict=verdict_at(evaluation, index),
-        why_not="" if is_chosen else _why_not(evaluation, index, chosen), chosen=is_chosen, step_s=float(evaluation.speed.step_s[index]),
+        label=strategy.label + (" with offload" if with_offload else ""),
+        verdict=verdict_at(evaluation, index),
+        why_not="" if is_chosen else _why_not(evaluation, index, chosen),
+        chosen=is_chosen,
+        step_s=float(evaluation.speed.step_s[index]),
         device_bytes=round(float(evaluation.memory.device[index])),
         settings={
-            "framework": strategy.framework, "strategy": strategy.name, "micro_batch": int(c.micro_batch[index]), "grad_accum": int(c.grad_accum[index]),
-            "activation_checkpointing": CHECKPOINTING_NAMES[int(c.checkpointing[index])], "offload_optimizer": bool(c.offload_optimizer[index]),
+            "framework": strategy.framework,
+            "strategy": strategy.name,
+            "micro_batch": int(c.micro_batch[index]),
+            "grad_accum": int(c.grad_accum[index]),
+            "activation_checkpointing": CHECKPOINTING_NAMES[int(c.checkpointing[index])],
+            "offload_optimizer": bool(c.offload_optimizer[index]),
             "offload_parameters": bool(c.offload_parameters[index]),
         },
-    )  # fmt: skip
+    )
 
 
 def _why_not(evaluation: Evaluation, index: int, chosen: int) -> str:

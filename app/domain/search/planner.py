@@ -62,14 +62,22 @@ def make_plan(question: Question) -> Plan:
     trainable, ranks = best.numbers.trainable, int(best.columns.zero_ranks[index])
     shortfall = max(0, round(float(best.over_bytes[index]))) if chosen is None else 0
     return Plan(
-        verdict=recommended.verdict, summary=summary_of(best, recommended, shortfall), model=model_summary(best),
-        recommended=recommended, ideal_states_bytes=ideal_states_bytes(trainable, ranks), ideal_traffic_bytes=ideal_traffic_bytes(trainable, ranks),
-        alternatives=alternatives, ladder=ladder_of(best, index),
+        verdict=recommended.verdict,
+        summary=summary_of(best, recommended, shortfall),
+        model=model_summary(best),
+        recommended=recommended,
+        ideal_states_bytes=ideal_states_bytes(trainable, ranks),
+        ideal_traffic_bytes=ideal_traffic_bytes(trainable, ranks),
+        alternatives=alternatives,
+        ladder=ladder_of(best, index),
         rejected=tuple(Rejection(reason=r, count=n) for r, n in rejected.most_common()),
-        candidates=sum(len(e.columns) for e in evaluations), feasible=sum(int(e.fits.sum()) for e in evaluations),
-        elapsed_ms=(time.perf_counter() - started) * 1000, warnings=warnings_of(best, recommended, question.constraints, question.pools),
-        ways_out=ways_out_of(best, question.constraints) if chosen is None else (), shortfall_bytes=shortfall,
-    )  # fmt: skip
+        candidates=sum(len(e.columns) for e in evaluations),
+        feasible=sum(int(e.fits.sum()) for e in evaluations),
+        elapsed_ms=(time.perf_counter() - started) * 1000,
+        warnings=warnings_of(best, recommended, question.constraints, question.pools),
+        ways_out=ways_out_of(best, question.constraints) if chosen is None else (),
+        shortfall_bytes=shortfall,
+    )
 
 
 def model_summary(evaluation: Evaluation) -> ModelSummary:

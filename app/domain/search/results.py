@@ -10,14 +10,10 @@ import numpy as np
 from app.domain.ledger import Ledger, Line, entry, formula_of
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
 from app.domain.memory.peak import fit_probability
-from app.domain.parallel.strategy import STRATEGIES
-from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, PoolMemory, Settings, StepTime, TermResult, Verdict
-from app.domain.recipe.precision import stored_dtypes
-from app.domain.search.constraints import OFFLOAD_TARGETS
+from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, PoolMemory, StepTime, TermResult, Verdict
 from app.domain.search.evaluate import Evaluation
+from app.domain.search.settings import settings_at
 from app.domain.speed.step import model_flops_utilisation
-
-CHECKPOINTING_NAMES = ("none", "selective", "full")
 
 
 def candidate_at(evaluation: Evaluation, index: int) -> Candidate:
@@ -42,41 +38,6 @@ def verdict_at(evaluation: Evaluation, index: int) -> Verdict:
     return "fits" if evaluation.safe[index] else "tight"
 
 
-def settings_at(evaluation: Evaluation, index: int) -> Settings:
-    """The settings of one row, in the words of configuration files."""
-    setup, recipe, c = evaluation.setup, evaluation.setup.recipe, evaluation.columns
-    number = {name: int(getattr(c, name)[index]) for name in _INTEGER_COLUMNS}
-    strategy = STRATEGIES[number["row"]]
-    dtypes = stored_dtypes(strategy.framework, recipe)
-    stored = dtypes.master or dtypes.param
-    default_implementation = "deepspeed_fused" if strategy.framework == "deepspeed" else "fused"
-    implementation = recipe.optimizer_implementation or ("cpu" if number["offload_optimizer"] else default_implementation)
-    shard = number["state_ranks"] if strategy.states == "group" else number["zero_ranks"]
-    return Settings(
-        framework=strategy.framework, strategy=strategy.name, world_size=number["world_size"],
-        gpus_per_node=setup.pool.node.gpus_per_node, nodes=setup.pool.nodes, dp_replicate=number["replicas"],
-        dp_shard=number["dp"] // number["replicas"] if strategy.states == "group" else number["dp"],
-        tensor_parallel=number["tp"], pipeline_parallel=number["pp"], sequence_parallel=number["sp"], expert_parallel=number["ep"],
-        shard_group_size=shard if strategy.states != "none" else 1, hpz_group_size=number["hpz"], seq_len=recipe.seq_len,
-        micro_batch=number["micro_batch"], grad_accum=number["grad_accum"], global_batch=number["micro_batch"] * number["grad_accum"] * number["dp"],
-        activation_checkpointing=CHECKPOINTING_NAMES[number["checkpointing"]], activation_offload=bool(number["act_offload"]),
-        offload_optimizer=OFFLOAD_TARGETS[number["offload_optimizer"]], offload_parameters=OFFLOAD_TARGETS[number["offload_parameters"]],
-        precision=recipe.precision, param_dtype=stored, grad_dtype=dtypes.grad, reduce_dtype=dtypes.reduce,
-        master_weights=recipe.master_weights, optimizer=recipe.optimizer, optimizer_implementation=implementation,
-        optimizer_state_dtype=dtypes.state, optimizer_in_backward=recipe.optimizer_in_backward, attention=recipe.attention,
-        fused_loss=recipe.fused_loss, compile=recipe.compile, reduce_bucket_numel=number["bucket"], prefetch_bucket_numel=number["prefetch"],
-        param_persistence_numel=number["persistence"], max_live_numel=1_000_000_000, max_reuse_distance_numel=number["reuse"],
-        sub_group_numel=number["sub_group"], overlap_comm=bool(number["overlap_comm"]),
-    )  # fmt: skip
-
-
-_INTEGER_COLUMNS = (
-    "row", "world_size", "dp", "zero_ranks", "replicas", "state_ranks", "tp", "pp", "sp", "ep", "hpz", "micro_batch", "grad_accum",
-    "checkpointing", "act_offload", "offload_optimizer", "offload_parameters", "bucket", "prefetch", "persistence", "reuse", "sub_group",
-    "overlap_comm",
-)  # fmt: skip
-
-
 def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
     memory, rates = evaluation.memory, evaluation.setup.rates
     moment = MOMENTS[int(memory.moment[index])]
@@ -90,11 +51,16 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
         for k, m in enumerate(MOMENTS)
     )
     return GpuMemory(
-        terms=alive + _terms_at(memory.overhead, moment, index), moments=moments, peak_allocated_bytes=sum(int(t.value) for t in alive),
-        peak_reserved_bytes=round(memory.reserved[index]), device_bytes=round(device), peak_moment=MOMENT_LABELS[moment],
-        capacity_bytes=capacity, fit_probability_frac=fit_probability(device, evaluation.setup.pool.node.gpu.memory_bytes, rates.interval_frac),
+        terms=alive + _terms_at(memory.overhead, moment, index),
+        moments=moments,
+        peak_allocated_bytes=sum(int(t.value) for t in alive),
+        peak_reserved_bytes=round(memory.reserved[index]),
+        device_bytes=round(device),
+        peak_moment=MOMENT_LABELS[moment],
+        capacity_bytes=capacity,
+        fit_probability_frac=fit_probability(device, evaluation.setup.pool.node.gpu.memory_bytes, rates.interval_frac),
         interval_90_bytes=(round(low), round(high)),
-    )  # fmt: skip
+    )
 
 
 def _terms_at(ledger: Ledger, moment: str, index: int) -> tuple[TermResult, ...]:
@@ -111,10 +77,16 @@ def _terms_at(ledger: Ledger, moment: str, index: int) -> tuple[TermResult, ...]
 def _term(line: Line, index: int, value: float, share: float) -> TermResult:
     formula = formula_of(line, index)
     return TermResult(
-        name=line.card.title, category=line.category, value=float(round(value)) if line.category not in _SECONDS else float(value), moment=line.lifetime,
-        formula=formula if share == 1 else f"({formula}) × {share:.3g} of it alive at this moment", equation=line.card.equation,
-        source=line.card.source, exactness=str(line.card.exactness), changes_it=line.card.changes_it,
-    )  # fmt: skip
+        name=line.card.title,
+        category=line.category,
+        value=float(round(value)) if line.category not in _SECONDS else float(value),
+        moment=line.lifetime,
+        formula=formula if share == 1 else f"({formula}) × {share:.3g} of it alive at this moment",
+        equation=line.card.equation,
+        source=line.card.source,
+        exactness=str(line.card.exactness),
+        changes_it=line.card.changes_it,
+    )
 
 
 _SECONDS = frozenset({"compute", "optimizer", "offload"})
@@ -133,9 +105,15 @@ def _communication(evaluation: Evaluation, index: int) -> tuple[CommunicationTer
             continue
         out.append(
             CommunicationTerm(
-                name=line.card.title, group_size=int(flow.ranks[index]), spans_nodes=bool(flow.spans[index]), bytes_per_step=round(float(line.value[index])),
-                seconds=float(flow.seconds[index]), exposed_s=float(exposed[index]), formula=formula_of(line, index), source=line.card.source,
-            )  # fmt: skip
+                name=line.card.title,
+                group_size=int(flow.ranks[index]),
+                spans_nodes=bool(flow.spans[index]),
+                bytes_per_step=round(float(line.value[index])),
+                seconds=float(flow.seconds[index]),
+                exposed_s=float(exposed[index]),
+                formula=formula_of(line, index),
+                source=line.card.source,
+            )
         )
     return tuple(out)
 
@@ -146,9 +124,18 @@ def _time(evaluation: Evaluation, index: int) -> StepTime:
     per_s, world = tokens / step, int(evaluation.columns.world_size[index])
     frac = setup.rates.time_interval_frac
     ledgers: Mapping[str, Ledger] = {"compute": speed.compute, "optimizer": speed.optimizer, "offload": speed.offload}
-    terms = tuple(_term(line, index, line.value[index], 1.0) for ledger in ledgers.values() for line in ledger.lines if line.value[index] > 0)
+    terms = tuple(
+        _term(line, index, line.value[index], 1.0) for ledger in ledgers.values() for line in ledger.lines if line.value[index] > 0
+    )
     return StepTime(
-        step_s=step, compute_s=float(speed.compute_s[index]), exposed_communication_s=float(speed.exposed_communication_s[index]),
-        optimizer_s=float(speed.optimizer_s[index]), offload_s=float(speed.offload_s[index]), tokens_per_s_per_gpu=per_s / world, tokens_per_s=per_s,
-        mfu_frac=float(model_flops_utilisation(setup, np.float64(per_s / world))), interval_90_s=(step * (1 - frac), step * (1 + frac)), terms=terms,
-    )  # fmt: skip
+        step_s=step,
+        compute_s=float(speed.compute_s[index]),
+        exposed_communication_s=float(speed.exposed_communication_s[index]),
+        optimizer_s=float(speed.optimizer_s[index]),
+        offload_s=float(speed.offload_s[index]),
+        tokens_per_s_per_gpu=per_s / world,
+        tokens_per_s=per_s,
+        mfu_frac=float(model_flops_utilisation(setup, np.asarray(per_s / world))),
+        interval_90_s=(step * (1 - frac), step * (1 + frac)),
+        terms=terms,
+    )

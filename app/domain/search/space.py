@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import product
 
@@ -72,7 +72,10 @@ def check_degrees(setup: TrainingSetup, degrees: Degrees) -> None:
             raise InvalidRequestError.at("constraints", name, msg=f"{name} {degree} does not divide num_heads {heads}", hint=f"use {fits}")
     if degrees.pipeline_parallel > layers:
         raise InvalidRequestError.at(
-            "constraints", "pipeline_parallel", msg=f"pipeline_parallel {degrees.pipeline_parallel} exceeds the {layers} layers", hint=f"use at most {layers}"
+            "constraints",
+            "pipeline_parallel",
+            msg=f"pipeline_parallel {degrees.pipeline_parallel} exceeds the {layers} layers",
+            hint=f"use at most {layers}",
         )
     experts = setup.model.main_block.moe.num_experts if setup.model.main_block.moe else 1
     if experts % degrees.expert_parallel:
@@ -176,39 +179,80 @@ def _code(name: str | None) -> int | None:
 def _no_such_pair(constraints: Constraints) -> InvalidRequestError:
     names = sorted({s.name for s in find_strategies(constraints.framework, None)})
     return InvalidRequestError.at(
-        "constraints", "strategy", msg=f"{constraints.framework} has no strategy {constraints.strategy}", hint=f"{constraints.framework} offers {', '.join(names)}"
+        "constraints",
+        "strategy",
+        msg=f"{constraints.framework} has no strategy {constraints.strategy}",
+        hint=f"{constraints.framework} offers {', '.join(names)}",
     )
 
 
 def _columns(setup: TrainingSetup, numbers: Numbers, degrees: Degrees, combos: Array) -> Columns:
     row, group, hpz, checkpointing, kept_on_host, optimizer, parameters, lean, micro, accum = combos.T
-    size, world = len(row), setup.pool.world_size
-    ranks = degrees.zero_ranks(world)
+    world, full = setup.pool.world_size, np.ones(len(row), dtype=np.int64)
+    framework = _per_row(row, lambda s: s.framework)
+    dtypes = {f: stored_dtypes(f, setup.recipe) for f in FRAMEWORKS}
+    return Columns(
+        row=row,
+        world_size=full * world,
+        tp=full * degrees.tensor_parallel,
+        pp=full * degrees.pipeline_parallel,
+        sp=full * degrees.sequence_parallel,
+        ep=full * degrees.expert_parallel,
+        dp=full * degrees.data_ranks(world),
+        hpz=hpz,
+        micro_batch=micro,
+        grad_accum=accum,
+        checkpointing=checkpointing,
+        act_offload=kept_on_host,
+        offload_optimizer=optimizer,
+        offload_parameters=parameters,
+        **_strategy_columns(row, group, degrees.zero_ranks(world)),
+        **_size_columns(setup, numbers, lean, _per_row(row, lambda s: s.framework == "deepspeed" and s.gathers == 0)),
+        **dtype_columns(dtypes, framework, numbers, setup.recipe),
+    )
 
-    def per_row(value: object) -> Array:
-        return np.array([value(s) for s in STRATEGIES])[row]  # type: ignore[operator]
+
+def _per_row(row: Array, value: Callable[[Strategy], object]) -> Array:
+    """A property of the strategy table spread over the candidates."""
+    column: Array = np.array([value(s) for s in STRATEGIES])[row]
+    return column
+
+
+def _strategy_columns(row: Array, group: Array, ranks: int) -> dict[str, Array]:
+    """The numbers of the strategy table for each candidate."""
 
     def shared(scope: str) -> Array:
-        counts = np.array([[shared_by(getattr(s, scope), ranks, 1), getattr(s, scope) == "group"] for s in STRATEGIES])[row]
-        return np.where(counts[:, 1] > 0, group, counts[:, 0])
+        whole = _per_row(row, lambda s: shared_by(getattr(s, scope), ranks, 1))
+        return np.where(_per_row(row, lambda s: getattr(s, scope) == "group"), group, whole)
 
-    framework = per_row(lambda s: s.framework)
-    full = np.ones(size, dtype=np.int64)
-    dtypes = {f: stored_dtypes(f, setup.recipe) for f in FRAMEWORKS}
+    hybrid = _per_row(row, lambda s: s.states == "group")
+    return {
+        "zero_ranks": np.full(len(row), ranks),
+        "group": group,
+        "replicas": np.where(hybrid, ranks // np.maximum(1, group), 1),
+        "param_ranks": shared("parameters"),
+        "grad_ranks": shared("gradients"),
+        "state_ranks": shared("states"),
+        "gathers": _per_row(row, lambda s: s.gathers) * (shared("parameters") > 1),
+        "keeps_gathered": _per_row(row, lambda s: int(s.keeps_gathered)),
+        "all_reduce": _per_row(row, lambda s: int(s.reduce_op == "all_reduce")),
+        "reduces_each": _per_row(row, lambda s: int(s.reduces_each_micro_step)),
+        "gathers_after": _per_row(row, lambda s: int(s.gathers_after_step)),
+    } | {name: (_per_row(row, lambda s: s.framework) == name) * 1 for name in FRAMEWORKS}
+
+
+def _size_columns(setup: TrainingSetup, numbers: Numbers, lean: Array, flat_stages: Array) -> dict[str, Array]:
+    """DeepSpeed's sizes in elements: roomy ones follow the model, lean ones keep buffers small and gather nothing ahead."""
     roomy = lean == 0
     bucket = int(np.clip(numbers.block, *_BUCKET_BOUNDS))
-    stage3 = per_row(lambda s: s.name == "zero3")
-    return Columns(
-        row=row, world_size=full * world, tp=full * degrees.tensor_parallel, pp=full * degrees.pipeline_parallel,
-        sp=full * degrees.sequence_parallel, ep=full * degrees.expert_parallel, dp=full * degrees.data_ranks(world), zero_ranks=full * ranks,
-        group=group, replicas=np.where(per_row(lambda s: s.states == "group"), ranks // np.maximum(1, group), 1), hpz=hpz,
-        param_ranks=shared("parameters"), grad_ranks=shared("gradients"), state_ranks=shared("states"),
-        gathers=per_row(lambda s: s.gathers) * (shared("parameters") > 1), keeps_gathered=per_row(lambda s: int(s.keeps_gathered)),
-        all_reduce=per_row(lambda s: int(s.reduce_op == "all_reduce")), reduces_each=per_row(lambda s: int(s.reduces_each_micro_step)),
-        gathers_after=per_row(lambda s: int(s.gathers_after_step)), deepspeed=(framework == "deepspeed") * 1, fsdp2=(framework == "fsdp2") * 1,
-        ddp=(framework == "ddp") * 1, micro_batch=micro, grad_accum=accum, checkpointing=checkpointing, act_offload=kept_on_host,
-        offload_optimizer=optimizer, offload_parameters=parameters, lean=lean, bucket=np.where(roomy, bucket, min(bucket, _LEAN_BUCKET)),
-        prefetch=np.where(roomy, min(_PREFETCH, numbers.block), min(_LEAN_PREFETCH, numbers.block)), reuse=np.where(roomy, _REUSE, 0),
-        sub_group=full * _SUB_GROUP, persistence=np.where(roomy, 10 * setup.model.hidden_size, setup.model.hidden_size),
-        overlap_comm=np.where((framework == "deepspeed") & ~roomy & ~stage3, 0, 1), **dtype_columns(dtypes, framework, numbers, setup.recipe),
-    )  # fmt: skip
+    hidden = setup.model.hidden_size
+    return {
+        "lean": lean,
+        "bucket": np.where(roomy, bucket, min(bucket, _LEAN_BUCKET)),
+        "prefetch": np.where(roomy, min(_PREFETCH, numbers.block), min(_LEAN_PREFETCH, numbers.block)),
+        "reuse": np.where(roomy, _REUSE, 0),
+        "sub_group": np.full(len(lean), _SUB_GROUP),
+        "persistence": np.where(roomy, 10 * hidden, hidden),
+        # A second bucket is what overlap costs at stages 1 and 2; stage 3 overlaps without one.
+        "overlap_comm": np.where(flat_stages & ~roomy, 0, 1),
+    }

@@ -15,9 +15,15 @@ from app.domain.search.objective import choose, nearest
 from app.domain.setup import TrainingSetup
 
 _PINS = (
-    "constraints.strategy", "constraints.framework", "constraints.shard_group_size", "constraints.offload_optimizer", "constraints.offload_parameters",
-    "training.activation_checkpointing", "training.micro_batch", "training.grad_accum",
-)  # fmt: skip
+    "constraints.strategy",
+    "constraints.framework",
+    "constraints.shard_group_size",
+    "constraints.offload_optimizer",
+    "constraints.offload_parameters",
+    "training.activation_checkpointing",
+    "training.micro_batch",
+    "training.grad_accum",
+)
 
 
 def ways_out_of(evaluation: Evaluation, constraints: Constraints) -> tuple[WayOut, ...]:
@@ -44,7 +50,12 @@ def _try(label: str, changes: dict[str, Any], setup: TrainingSetup, constraints:
 def _changes(evaluation: Evaluation, constraints: Constraints) -> Iterator[tuple[str, dict[str, Any], TrainingSetup, Constraints]]:
     setup, recipe = evaluation.setup, evaluation.setup.recipe
     if recipe.activation_checkpointing in ("none", "selective"):
-        yield "checkpoint activations fully", {"training.activation_checkpointing": "full"}, with_recipe(setup, activation_checkpointing="full"), constraints
+        yield (
+            "checkpoint activations fully",
+            {"training.activation_checkpointing": "full"},
+            with_recipe(setup, activation_checkpointing="full"),
+            constraints,
+        )
     if recipe.micro_batch and recipe.micro_batch > 1:
         yield "micro-batch 1", {"training.micro_batch": 1}, with_recipe(setup, micro_batch=1, grad_accum=None), constraints
     if not recipe.fused_loss:
@@ -63,10 +74,20 @@ def _changes(evaluation: Evaluation, constraints: Constraints) -> Iterator[tuple
         )  # fmt: skip
         yield "strategy, checkpointing and micro-batch left to the planner", dict.fromkeys(_PINS), free, degrees
     if recipe.seq_len >= 1024:
-        yield f"sequences of {recipe.seq_len // 2}", {"training.seq_len": recipe.seq_len // 2}, with_recipe(setup, seq_len=recipe.seq_len // 2), constraints
+        yield (
+            f"sequences of {recipe.seq_len // 2}",
+            {"training.seq_len": recipe.seq_len // 2},
+            with_recipe(setup, seq_len=recipe.seq_len // 2),
+            constraints,
+        )
     more = replace(setup, pool=replace(setup.pool, nodes=setup.pool.nodes * 2))
     yield f"{more.pool.nodes} nodes", {"cluster.pools.0.nodes": more.pool.nodes}, more, constraints
     if recipe.optimizer == "adamw":
         yield "8-bit Adam", {"training.optimizer": "adamw_8bit"}, with_recipe(setup, optimizer="adamw_8bit"), constraints
     if recipe.adapter is None:
-        yield "train a LoRA adapter", {"training.adapter": {"kind": "lora", "rank": 16}}, with_recipe(setup, adapter=Adapter(kind="lora")), constraints
+        yield (
+            "train a LoRA adapter",
+            {"training.adapter": {"kind": "lora", "rank": 16}},
+            with_recipe(setup, adapter=Adapter(kind="lora")),
+            constraints,
+        )

@@ -33,19 +33,31 @@ def attention_s(tokens: Array, flops_per_token: Array, rate: float, ranks: Array
     return tokens * flops_per_token / rate / ranks
 
 
-@term(title="memory-bound kernels", equation="bytes_moved / bytes_per_s", source="public-rows", exactness="fitted", changes_it="compile; fused kernels")
+@term(
+    title="memory-bound kernels",
+    equation="bytes_moved / bytes_per_s",
+    source="public-rows",
+    exactness="fitted",
+    changes_it="compile; fused kernels",
+)
 def elementwise_s(bytes_moved: Array, bytes_per_s: float) -> Array:
     """Seconds of norms, activations, casts and losses per step: bytes through HBM over its bandwidth."""
     return bytes_moved / bytes_per_s
 
 
-@term(title="kernel launches", equation="blocks × passes × seconds_each", source="public-rows", exactness="fitted", changes_it="larger micro-batches; compile")
+@term(
+    title="kernel launches",
+    equation="blocks × passes × seconds_each",
+    source="public-rows",
+    exactness="fitted",
+    changes_it="larger micro-batches; compile",
+)
 def launch_s(blocks: Array, passes: Array, seconds_each: float) -> Array:
     """Seconds the host needs to issue the kernels of a step; shown where the GPU would wait for it."""
     return blocks * passes * seconds_each
 
 
-def shape_share(rows: Any, width: float, half_rows: float, half_width: float) -> Any:
+def shape_share(rows: Any, width: Any, half_rows: float, half_width: float) -> Any:
     """Share of the best matmul rate that a product of this shape reaches: short and narrow products lose.
 
     Equation: rows/(rows + rows½) · width/(width + width½)
@@ -57,7 +69,7 @@ def shape_share(rows: Any, width: float, half_rows: float, half_width: float) ->
     return rows / (rows + half_rows) * width / (width + half_width)
 
 
-def hardware_flops(setup: TrainingSetup, numbers: Numbers, columns: Columns, flops: ForwardFlops) -> tuple[Array, Array]:
+def hardware_flops(numbers: Numbers, columns: Columns, flops: ForwardFlops) -> tuple[Array, Array]:
     """FLOPs the GPU executes per token in dense layers and in attention, recompute and frozen weights counted.
 
     Equation: linear: 3·F, + F with full checkpointing, − F·frozen share; head 3·F; attention 3.5·F, + F with full checkpointing
@@ -76,7 +88,7 @@ def add_compute(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns:
     """Add the compute lines of one optimizer step of one GPU."""
     c, recipe, gpu, rates = columns, setup.recipe, setup.pool.node.gpu, setup.rates
     flops = forward_flops(setup.model, recipe.seq_len)
-    linear, attention = hardware_flops(setup, numbers, c, flops)
+    linear, attention = hardware_flops(numbers, c, flops)
     tokens = share.tokens * c.grad_accum
     model_ranks = c.tp * c.pp
     reached = rates.matmul_frac.get(gpu.architecture, rates.matmul_frac["default"])

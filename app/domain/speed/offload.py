@@ -15,7 +15,13 @@ _CPU_ADAM_BYTES = 30.0
 _NVME_BYTES_EACH_WAY = 16.0
 
 
-@term(title="optimizer update", equation="params × bytes_each / bytes_per_s", source="torch-optim", exactness="derived", changes_it="more ranks")
+@term(
+    title="optimizer update",
+    equation="params × bytes_each / bytes_per_s",
+    source="torch-optim",
+    exactness="derived",
+    changes_it="more ranks",
+)
 def gpu_update_s(params: Array, bytes_each: Array, bytes_per_s: float) -> Array:
     """Seconds the update takes on the GPU: every state and gradient read and written once through HBM."""
     return params * bytes_each / bytes_per_s
@@ -37,13 +43,20 @@ def pcie_s(params: Array, bytes_each: Array, bytes_per_s: float) -> Array:
     return params * bytes_each / bytes_per_s
 
 
-@term(title="optimizer states over NVMe", equation="params × bytes_each × ranks_per_node / bytes_per_s", source="zero-infinity", exactness="derived")
+@term(
+    title="optimizer states over NVMe",
+    equation="params × bytes_each × ranks_per_node / bytes_per_s",
+    source="zero-infinity",
+    exactness="derived",
+)
 def nvme_s(params: Array, bytes_each: float, ranks_per_node: Array, bytes_per_s: float) -> Array:
     """Seconds to read and write the states of the node's ranks once."""
     return params * bytes_each * ranks_per_node / bytes_per_s
 
 
-@term(title="activations to and from the host", equation="tokens × bytes_per_token / bytes_per_s", source="zero-infinity", exactness="derived")
+@term(
+    title="activations to and from the host", equation="tokens × bytes_per_token / bytes_per_s", source="zero-infinity", exactness="derived"
+)
 def activation_copy_s(tokens: Array, bytes_per_token: Array, bytes_per_s: float) -> Array:
     """Seconds of checkpointed inputs going out in forward and back in backward, per step."""
     return tokens * bytes_per_token / bytes_per_s
@@ -54,7 +67,9 @@ def add_optimizer(ledger: Ledger, setup: TrainingSetup, columns: Columns, share:
     c, gpu = columns, setup.pool.node.gpu
     shard = share.trainable / c.state_ranks * (c.offload_optimizer == 0)
     touched = 2 * (c.master_bytes + c.state_bytes) + 2 * c.param_bytes + 2 * c.grad_bytes
-    ledger.add(gpu_update_s, "optimizer", "step", {}, params=shard, bytes_each=touched, bytes_per_s=gpu.hbm_bytes_per_s * setup.rates.memory_frac)
+    ledger.add(
+        gpu_update_s, "optimizer", "step", {}, params=shard, bytes_each=touched, bytes_per_s=gpu.hbm_bytes_per_s * setup.rates.memory_frac
+    )
 
 
 def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
@@ -69,7 +84,15 @@ def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     up = np.where(c.fsdp2 > 0, 2.0 * c.param_bytes * c.grad_accum, c.compute_bytes)
     ledger.add(pcie_s, "offload", "step", {}, params=shard, bytes_each=down + up, bytes_per_s=node.gpu.pcie_bytes_per_s)
     fetched = (share.inside + share.outside) / c.param_ranks * ((c.offload_parameters > 0) & (c.deepspeed > 0))
-    ledger.add(pcie_s, "offload", "step", {}, params=fetched, bytes_each=2.0 * c.compute_bytes * c.grad_accum, bytes_per_s=node.gpu.pcie_bytes_per_s)
+    ledger.add(
+        pcie_s,
+        "offload",
+        "step",
+        {},
+        params=fetched,
+        bytes_each=2.0 * c.compute_bytes * c.grad_accum,
+        bytes_per_s=node.gpu.pcie_bytes_per_s,
+    )
     swapped = shard * (c.offload_optimizer == 2)
     slower = min(node.nvme_read_bytes_per_s, node.nvme_write_bytes_per_s)
     ledger.add(nvme_s, "offload", "step", {}, params=swapped, bytes_each=_NVME_BYTES_EACH_WAY, ranks_per_node=per_node, bytes_per_s=slower)

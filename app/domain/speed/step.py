@@ -63,4 +63,6 @@ def model_flops_utilisation(setup: TrainingSetup, tokens_per_s_per_gpu: Array) -
     """
     flops = forward_flops(setup.model, setup.recipe.seq_len)
     per_token = 3 * (flops.linear + flops.head + flops.attention_full)
-    return tokens_per_s_per_gpu * per_token / setup.pool.node.gpu.peak("bf16" if setup.recipe.precision == "fp8" else setup.recipe.precision)
+    return (
+        tokens_per_s_per_gpu * per_token / setup.pool.node.gpu.peak("bf16" if setup.recipe.precision == "fp8" else setup.recipe.precision)
+    )

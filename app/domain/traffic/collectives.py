@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from app.domain.cluster.node import Node
 from app.domain.setup import Array
 
 
-def ring_bytes(payload_bytes: Any, ranks: Any) -> Any:
+def ring_bytes(payload_bytes: Array, ranks: Array) -> Array:
     """Bytes one GPU sends in a ring all-gather or reduce-scatter of a whole payload; an all-reduce is twice that.
 
     Equation: (n − 1)/n · payload
@@ -25,7 +23,8 @@ def ring_bytes(payload_bytes: Any, ranks: Any) -> Any:
         >>> ring_bytes(16.0, 8)
         14.0
     """
-    return payload_bytes * (ranks - 1) / ranks
+    sent: Array = payload_bytes * (ranks - 1) / ranks
+    return sent
 
 
 def spans_nodes(ranks: Array, stride: Array, node: Node) -> Array:

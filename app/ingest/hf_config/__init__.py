@@ -10,6 +10,7 @@ from app.domain.errors import InvalidRequestError, UnsupportedModelError
 from app.domain.model.architecture import Architecture
 from app.ingest.hf_config import (
     alibi,
+    audio,
     bert,
     blip2,
     contrastive,
@@ -19,6 +20,7 @@ from app.ingest.hf_config import (
     dense_variants,
     gpt,
     hybrid,
+    idefics2,
     joint_dit,
     latent,
     llama4,
@@ -31,6 +33,7 @@ from app.ingest.hf_config import (
     remote,
     seq2seq,
     ssm,
+    switch,
     t5,
     video_dit,
     vit,
@@ -42,6 +45,7 @@ from app.ingest.hf_config.registry import FAMILIES, read, resolve
 
 _ADAPTERS = (
     alibi,
+    audio,
     bert,
     blip2,
     contrastive,
@@ -51,6 +55,7 @@ _ADAPTERS = (
     dense_variants,
     gpt,
     hybrid,
+    idefics2,
     joint_dit,
     latent,
     llama4,
@@ -63,6 +68,7 @@ _ADAPTERS = (
     remote,
     seq2seq,
     ssm,
+    switch,
     t5,
     video_dit,
     vit,

@@ -5,11 +5,13 @@ Source: the modelling files of transformers 5.24, compared tensor by tensor (tes
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.domain.model.architecture import Architecture, Role, Stack, Weight
 from app.domain.model.weights import conv, embedding, linear, norm
 from app.ingest.hf_config.encoder import EncoderRules, assemble, embed_size, embeddings, encoder_block
 from app.ingest.hf_config.fields import MAX_LAYERS, Fields
-from app.ingest.hf_config.outline import Dims
+from app.ingest.hf_config.outline import Dims, class_name_of, task_of
 from app.ingest.hf_config.registry import family
 
 BERTS: dict[str, EncoderRules] = {
@@ -63,6 +65,57 @@ def bert(f: Fields) -> Architecture:
         weights += linear("embeddings_project", dims.hidden_size, width, bias=True)
     stack = Stack(block=encoder_block(f, rules, dims), count=dims.num_layers)
     return assemble(f, rules, dims, (stack,), weights)
+
+
+_PRE_NORM = {
+    "megatron-bert": EncoderRules(
+        prefix="MegatronBert", layer="MegatronBertLayer", norm_names=("attention.ln", "ln"), final_norm=True
+    ),
+    "xlm-roberta-xl": EncoderRules(
+        prefix="XLMRobertaXL",
+        layer="XLMRobertaXLLayer",
+        head="roberta",
+        norm_names=("attention.self_attn_layer_norm", "LayerNorm"),
+        final_norm=True,
+    ),
+}
+_LONGFORMER = EncoderRules(prefix="Longformer", layer="LongformerLayer", head="roberta")
+_BIG_BIRD = EncoderRules(prefix="BigBird", layer="BigBirdLayer", head="electra")
+
+
+@family(*_PRE_NORM)
+def pre_norm_bert(f: Fields) -> Architecture:
+    """Megatron-BERT and XLM-R XL: norms before the branches, one at the end instead of one at the embeddings."""
+    rules = _PRE_NORM[f.model_type]
+    dims = Dims.read(f, grouped=False)
+    stack = Stack(block=encoder_block(f, rules, dims), count=dims.num_layers)
+    return assemble(f, rules, dims, (stack,), embeddings(f, rules, dims))
+
+
+@family("longformer", classes=("LongformerForMaskedLM",))
+def longformer(f: Fields) -> Architecture:
+    """Longformer: windowed attention with a second set of projections for global tokens."""
+    dims = Dims.read(f, grouped=False)
+    hidden = dims.hidden_size
+    names = ("query_global", "key_global", "value_global")
+    extra = tuple(weight for name in names for weight in linear(name, hidden, hidden, bias=True))
+    block = encoder_block(f, _LONGFORMER, dims, extra)
+    sizes = f.integers("attention_window", low=1) if isinstance(f.raw("attention_window"), list) else None
+    window = max(sizes) if sizes else f.integer("attention_window", default=512)
+    near = replace(block, attention=dims.attention(window, causal=False))
+    stack = Stack(block=near, count=dims.num_layers)
+    return assemble(f, _LONGFORMER, dims, (stack,), embeddings(f, _LONGFORMER, dims))
+
+
+@family("big_bird", classes=("BigBirdForMaskedLM",))
+def big_bird(f: Fields) -> Architecture:
+    """BigBird: BERT's layer; every class keeps the pooler."""
+    dims = Dims.read(f, grouped=False)
+    if task_of(f, "masked_lm") in ("question", "choice", "pretraining"):
+        raise f.unsupported("architectures", f"{class_name_of(f)} is not a head this family is read with")
+    pooler = linear("pooler", dims.hidden_size, dims.hidden_size, bias=True)
+    stack = Stack(block=encoder_block(f, _BIG_BIRD, dims), count=dims.num_layers)
+    return assemble(f, _BIG_BIRD, dims, (stack,), embeddings(f, _BIG_BIRD, dims) + pooler)
 
 
 @family("mpnet", classes=("MPNetForMaskedLM",))

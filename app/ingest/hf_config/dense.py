@@ -46,6 +46,15 @@ DENSE: dict[str, DecoderRules] = {
     "hunyuan_v1_dense": DecoderRules(
         prefix="HunYuanDenseV1", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias="mlp_bias", qk_norm="head"
     ),
+    "cwm": DecoderRules(prefix="Cwm", mlp_bias="mlp_bias", windows=windows.every(4, first_full=True)),
+    "granite_swa": DecoderRules(
+        prefix="GraniteSWA",
+        qkv_bias=_BIAS,
+        out_bias=_BIAS,
+        mlp_bias="mlp_bias",
+        windows=windows.every(4, first_full=True),
+        per_head=("sinks",),
+    ),
     "gemma": DecoderRules(prefix="Gemma", qkv_bias=_BIAS, out_bias=_BIAS),
     "vaultgemma": DecoderRules(
         prefix="VaultGemma",

@@ -28,6 +28,7 @@ class EncoderRules:
             ``electra``, ``albert``, ``distilbert``, ``deberta``: their own).
         types: whether there are segment embeddings.
         norm_names: normalisations of one block.
+        final_norm: the norm outside the blocks stands at the end, over the full width, not at the embeddings.
     """
 
     prefix: str
@@ -37,6 +38,7 @@ class EncoderRules:
     head: Literal["bert", "roberta", "electra", "albert", "distilbert", "deberta"] = "bert"
     types: bool = True
     norm_names: tuple[str, str] = ("attention.output.LayerNorm", "output.LayerNorm")
+    final_norm: bool = False
 
 
 def encoder_block(f: Fields, rules: EncoderRules, dims: Dims, extra: tuple[Weight, ...] = ()) -> Block:
@@ -75,7 +77,8 @@ def embeddings(f: Fields, rules: EncoderRules, dims: Dims) -> tuple[Weight, ...]
         found.append(embedding("token_type_embeddings", types, width))
     if f.flag("use_task_id"):
         found.append(embedding("task_type_embeddings", f.integer("task_type_vocab_size", default=3), width))
-    return (*found, *norm("embeddings.LayerNorm", width, bias=True))
+    name, size = ("encoder.ln", dims.hidden_size) if rules.final_norm else ("embeddings.LayerNorm", width)
+    return (*found, *norm(name, size, bias=True))
 
 
 def assemble(

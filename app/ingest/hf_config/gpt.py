@@ -58,6 +58,27 @@ def gpt2(f: Fields) -> Architecture:
     return decoder(f, _outline(f, dims, "GPT2"), (Stack(block=stored, count=dims.num_layers),))
 
 
+@family("openai-gpt", classes=("OpenAIGPTLMHeadModel",))
+def openai_gpt(f: Fields) -> Architecture:
+    """GPT-1: as GPT-2 with the norms after each branch and none at the end."""
+    dims = Dims.read(f, grouped=False)
+    hidden, attention = dims.hidden_size, dims.attention()
+    block = Classic(
+        class_name="Block",
+        hidden_size=hidden,
+        attention_weights=fused_attention(
+            hidden, attention, name="c_attn", out_name="c_proj", qkv_bias=True, out_bias=True
+        ),
+        ffn=4 * hidden,
+        mlp_names=_MLP,
+        norm_names=_NORMS,
+        dropout=dropping(f, *_DROPOUT),
+    ).block(attention)
+    stored = replace(block, weights=_transposed(block.weights))
+    outline = replace(_outline(f, dims, "OpenAIGPT"), final=(), default_suffix="LMHeadModel")
+    return decoder(f, outline, (Stack(block=stored, count=dims.num_layers),))
+
+
 @family("gpt_bigcode", classes=("GPTBigCodeForCausalLM",))
 def gpt_bigcode(f: Fields) -> Architecture:
     """StarCoder and SantaCoder: GPT-2 with one key/value head where multi_query is on."""

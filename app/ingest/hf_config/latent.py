@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.model.architecture import Architecture, Attention, Block, Mlp
-from app.domain.model.weights import gated_mlp, latent_attention, norm, norms
+from app.domain.model.architecture import Architecture, Attention, Block, Mlp, Weight
+from app.domain.model.weights import gated_mlp, latent_attention, linear, norm, norms
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, Fields
 from app.ingest.hf_config.mixture import after_dense, shared_by_count
 from app.ingest.hf_config.outline import Outline, decoder, group
@@ -41,7 +41,7 @@ def _latent(f: Fields) -> _Latent:
     return _Latent(attention, f.optional("q_lora_rank", high=MAX_WIDTH), rope_dim)
 
 
-def _build(f: Fields, prefix: str, moe_rules: MoeRules | None) -> Architecture:
+def _build(f: Fields, prefix: str, moe_rules: MoeRules | None, also: tuple[Weight, ...] = ()) -> Architecture:
     hidden = f.required("hidden_size", high=MAX_WIDTH)
     layers = f.required("num_hidden_layers", high=MAX_LAYERS)
     latent = _latent(f)
@@ -55,6 +55,7 @@ def _build(f: Fields, prefix: str, moe_rules: MoeRules | None) -> Architecture:
             hidden_size=hidden,
             weights=(
                 *latent_attention(hidden, latent.attention, q_rank=latent.q_rank, rope_dim=latent.rope_dim, bias=bias),
+                *also,
                 *feed_forward,
                 *norms(("input_layernorm", "post_attention_layernorm"), hidden),
             ),
@@ -85,6 +86,22 @@ def deepseek_v3(f: Fields) -> Architecture:
 def deepseek_v2(f: Fields) -> Architecture:
     """DeepSeek V2 and V2-Lite (without query compression)."""
     return _build(f, "DeepseekV2", _MOE)
+
+
+@family("deepseek_v32", "glm_moe_dsa", classes=("DeepseekV32ForCausalLM",))
+def sparse_latent(f: Fields) -> Architecture:
+    """DeepSeek V3.2 and GLM-5: latent attention over the tokens an indexer of its own picks."""
+    if any(kind != "full" for kind in f.texts("indexer_types") or ()) or f.integer("index_topk_freq", default=1) > 1:
+        raise f.unsupported("indexer_types", "layers that share an indexer are not read")
+    hidden, rank = f.required("hidden_size", high=MAX_WIDTH), f.required("q_lora_rank", high=MAX_WIDTH)
+    heads, size = f.integer("index_n_heads", high=MAX_WIDTH), f.integer("index_head_dim", high=MAX_WIDTH)
+    indexer = (
+        *linear("indexer.wq_b", heads * size, rank),
+        *linear("indexer.wk", size, hidden),
+        *norm("indexer.k_norm", size, bias=True),
+        *linear("indexer.weights_proj", heads, hidden),
+    )
+    return _build(f, "DeepseekV32" if f.model_type == "deepseek_v32" else "GlmMoeDsa", _MOE, indexer)
 
 
 @family("glm4_moe_lite", classes=("Glm4MoeLiteForCausalLM",))

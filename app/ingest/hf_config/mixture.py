@@ -6,8 +6,10 @@ Source: the modelling files of transformers 5.24, compared tensor by tensor (tes
 from __future__ import annotations
 
 from app.domain.model.architecture import Architecture, Moe, Role, Weight
+from app.domain.model.weights import linear
 from app.ingest.hf_config import windows
 from app.ingest.hf_config.fields import MAX_LAYERS, Fields
+from app.ingest.hf_config.outline import Dims
 from app.ingest.hf_config.registry import family
 from app.ingest.hf_config.rules import DecoderRules, MoeRules, build
 
@@ -54,6 +56,26 @@ def _ernie_shared(f: Fields) -> int:
 
 def _ernie_selection(moe: Moe) -> tuple[Weight, ...]:
     return (Weight("moe_statics.e_score_correction_bias", (1, moe.num_experts), Role.OTHER),)
+
+
+def _hunyuan_shared(f: Fields) -> int:
+    """One shared expert of intermediate_size, or num_shared_expert of them where the config counts them."""
+    listed = f.raw("num_shared_expert")
+    count = next(iter(f.integers("num_shared_expert") or (1,))) if isinstance(listed, list) else None
+    return f.required("intermediate_size") * (count or f.integer("num_shared_expert", default=1))
+
+
+def _after_count(f: Fields, num_layers: int) -> tuple[bool, ...]:
+    first = f.integer("num_dense_layers", default=1, low=0, high=MAX_LAYERS)
+    return tuple(i >= first for i in range(num_layers))
+
+
+def _output_gate(_f: Fields, dims: Dims) -> tuple[Weight, ...]:
+    return linear("gate_proj", dims.num_heads * dims.head_dim, dims.hidden_size)
+
+
+def _expert_bias(moe: Moe) -> tuple[Weight, ...]:
+    return (Weight("expert_bias", (moe.num_experts,), Role.OTHER),)
 
 
 MIXTURES: dict[str, DecoderRules] = {
@@ -150,9 +172,30 @@ MIXTURES: dict[str, DecoderRules] = {
         moe=MoeRules(
             count=("num_experts",),
             top_k=("moe_topk",),
-            width=("intermediate_size",),
-            shared=lambda f: f.required("intermediate_size"),
+            width=("moe_intermediate_size", "intermediate_size"),
+            shared=_hunyuan_shared,
         ),
+    ),
+    "solar_open": DecoderRules(
+        prefix="SolarOpen",
+        qkv_bias=_BIAS,
+        moe=MoeRules(count=("n_routed_experts",), shared=shared_by_count),
+    ),
+    "exaone_moe": DecoderRules(
+        prefix="ExaoneMoe",
+        qk_norm="head",
+        windows=windows.every(4, "sliding_window_pattern"),
+        moe=MoeRules(shared=shared_by_count, sparse=after_dense),
+    ),
+    "afmoe": DecoderRules(
+        prefix="Afmoe",
+        qkv_bias=_BIAS,
+        out_bias=_BIAS,
+        qk_norm="head",
+        norm_names=("input_layernorm", "post_attention_layernorm", "pre_mlp_layernorm", "post_mlp_layernorm"),
+        windows=windows.every(4, "global_attn_every_n_layers"),
+        also=_output_gate,
+        moe=MoeRules(shared=shared_by_count, sparse=_after_count, also=_expert_bias),
     ),
     "minimax_m2": DecoderRules(prefix="MiniMaxM2", qk_norm="width", moe=_LOCAL),
 }

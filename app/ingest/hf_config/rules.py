@@ -68,13 +68,13 @@ class MoeRules:
     def read(self, f: Fields) -> Moe:
         """The expert sizes of one config."""
         count = f.required(*self.count, high=MAX_WIDTH)
-        top_k = f.required(*self.top_k, high=MAX_WIDTH)
+        top_k = _uniform(f, self.top_k)
         if top_k > count and not f.missing:
             raise f.invalid(self.top_k[0], f"{top_k} experts per token out of {count}")
         return Moe(
             num_experts=count,
             experts_per_token=top_k,
-            expert_ffn_hidden_size=f.required(*self.width),
+            expert_ffn_hidden_size=_uniform(f, self.width),
             shared_ffn_hidden_size=self.shared(f),
         )
 
@@ -217,6 +217,17 @@ def _qk_norm(name: str, rules: DecoderRules, heads: int, size: int) -> tuple[Wei
     if rules.qk_norm == "grid":
         return (Weight(name, (heads, size), Role.NORM),)
     return norm(name, size if rules.qk_norm == "head" else heads * size, bias=rules.qk_norm_bias)
+
+
+def _uniform(f: Fields, names: tuple[str, ...]) -> int:
+    """A size given once, or as a list with one entry for each layer that are all the same."""
+    listed = next((name for name in names if isinstance(f.raw(name), list)), None)
+    if listed is None:
+        return f.required(*names)
+    found = set(f.integers(listed, low=1) or ())
+    if len(found) != 1:
+        raise f.unsupported(listed, "layers of different sizes are not read")
+    return found.pop()
 
 
 def switch(f: Fields, rule: Switch) -> bool:

@@ -19,7 +19,7 @@ _CROSS = ("EncDecAttention.q", "EncDecAttention.k", "EncDecAttention.v", "EncDec
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _T5:
+class T5Sizes:
     """The widths all T5 layers share; ``bias_each`` puts a table of position biases into every layer (UMT5)."""
 
     hidden_size: int
@@ -33,6 +33,7 @@ class _T5:
     class_name: str
 
     def bias_table(self, name: str = "relative_attention_bias") -> Weight:
+        """One table of relative position biases."""
         return Weight(name, (self.buckets, self.attention.num_heads), Role.OTHER)
 
     def block(self, *, decodes: bool) -> Block:
@@ -61,10 +62,11 @@ class _T5:
         )
 
 
-def _read(f: Fields, prefix: str) -> _T5:
+def read_sizes(f: Fields, prefix: str) -> T5Sizes:
+    """The sizes of one config."""
     heads = f.required("num_heads", high=MAX_WIDTH)
     size = f.required("d_kv", high=MAX_WIDTH)
-    return _T5(
+    return T5Sizes(
         hidden_size=f.required("d_model", high=MAX_WIDTH),
         attention=Attention(num_heads=heads, num_kv_heads=heads, head_dim=size, v_head_dim=size, causal=False),
         ffn=f.required("d_ff"),
@@ -90,7 +92,7 @@ def t5(f: Fields) -> Architecture:
     task = task_of(f)
     if task not in ("lm", "base"):
         raise f.unsupported("architectures", f"{name} is not a head this family is read with")
-    rules = _read(f, prefix)
+    rules = read_sizes(f, prefix)
     vocab = f.required("vocab_size", high=MAX_VOCAB)
     layers = f.required("num_layers", high=MAX_LAYERS)
     lm, tied = task == "lm", f.flag("tie_word_embeddings", default=True)

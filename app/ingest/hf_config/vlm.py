@@ -203,3 +203,19 @@ def _named_tower(f: Fields) -> Tower:
     keys = ("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "image_size", "patch_size")
     values = dict(zip(keys, sizes[1:], strict=True))
     return read_tower(Fields({**values, "vision_use_head": False}, loc=f.loc, model_type=sizes[0], nested=True))
+
+
+@family("aya_vision", classes=("AyaVisionForConditionalGeneration",))
+def aya_vision(f: Fields) -> Architecture:
+    """Aya Vision: SigLIP, pixel shuffle, a gated projector, Cohere 2."""
+    section = f.section_or_empty("text_config", model_type="cohere2")
+    tower = read_tower(f.section_or_empty("vision_config", model_type="siglip_vision_model"))
+    text = text_model(f, section, tied=f.flag("tie_word_embeddings", default=True))
+    merged = tower.hidden_size * f.integer("downsample_factor", default=2, high=1000) ** 2
+    inner = f.integer("alignment_intermediate_size", default=text.hidden_size)
+    projector = (
+        *norm("projector.layernorm", merged, bias=True),
+        *linear("projector.linear_1", inner, merged, bias=True),
+        *linear("projector.linear_2", text.hidden_size, inner // 2, bias=True),
+    )
+    return joined(f, text, tower, projector, "AyaVision")
