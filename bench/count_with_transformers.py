@@ -23,6 +23,8 @@ EXPERT_KEYS = (
 )  # fmt: skip
 TOP_K_KEYS = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_topk", "moe_k", "top_k_experts")
 OWN_TOP_K = {"switch_transformers": 1, "nllb-moe": 2}  # fixed by the code, not by the config
+LAYER_ENDINGS = ("Layer", "Block", "LayerStableLayerNorm")
+NOT_LAYERS = ("SparseMoe", "SparseMoE", "RecurrentBlock", "MambaLayer", "Laurel", "ConvLayer", "PadLayer")
 EXPERT_NAMES = ("experts.", "input_linear", "output_linear")
 
 
@@ -50,8 +52,17 @@ def count(config: dict[str, Any]) -> dict[str, Any]:
         "total": total,
         "active": total - sum(_idle(n, p, getattr(module, "config", None)) for n, p in seen.values()),
         "shapes": dict(sorted(shapes.items())),
+        "layers": dict(sorted(Counter(type(m).__name__ for m in module.modules() if _is_layer(m)).items())),
         "config": config,
     }
+
+
+def _is_layer(module: Any) -> bool:
+    """Whether a module is one of the repeated blocks, by the library's naming."""
+    name = type(module).__name__
+    if not any(True for _ in module.parameters()) or any(part in name for part in NOT_LAYERS):
+        return False
+    return name.endswith(LAYER_ENDINGS)
 
 
 def _idle(name: str, parameter: Any, config: Any) -> int:
@@ -80,7 +91,9 @@ def check(entry: dict[str, Any]) -> list[str]:
     except Exception as error:
         return [f"{type(error).__name__}: {error}"[:300]]
     ours: Counter[str] = Counter()
-    for weight, copies in [(w, s.owned) for s in model.stacks for w in s.block.weights] + [(w, 1) for w in model.weights]:
+    for weight, copies in [(w, s.owned) for s in model.stacks for w in s.block.weights] + [
+        (w, 1) for w in model.weights
+    ]:
         ours["x".join(map(str, weight.shape))] += weight.copies * copies
     found = []
     for label, mine, theirs in (
@@ -90,6 +103,11 @@ def check(entry: dict[str, Any]) -> list[str]:
     ):
         if mine != theirs:
             found.append(f"{label}: {mine} against {theirs}")
+    layers: Counter[str] = Counter()
+    for stack in model.stacks:
+        layers[stack.block.class_name] += stack.owned
+    if dict(layers) != entry["layers"]:
+        found.append(f"layers: {dict(layers)} against {entry['layers']}")
     missing, extra = Counter(entry["shapes"]) - ours, ours - Counter(entry["shapes"])
     if missing or extra:
         found.append(f"shapes missing {dict(missing)} extra {dict(extra)}")

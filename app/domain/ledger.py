@@ -17,6 +17,16 @@ from app.domain.cards import Card, card_of
 Array = NDArray[Any]
 
 
+POOLS = {
+    "root_gather_bytes": "gather",
+    "unit_gather_bytes": "gather",
+    "stage3_gather_bytes": "gather",
+    "reduce_input_bytes": "reduce",
+    "gradient_bytes": "reduce",
+}
+"""Terms that are allocated on a stream of their own where parameters are sharded; freed blocks serve that stream only."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
     """One term over all candidates.
@@ -28,6 +38,7 @@ class Line:
         arguments: what the term function was called with.
         value: what it returned, an entry a candidate.
         alive: share of the value that exists at each moment; moments not named have none of it.
+        pool: allocator pool it is taken from: that of the default stream, of the gathering or of the reducing one.
     """
 
     card: Card
@@ -36,6 +47,7 @@ class Line:
     arguments: Mapping[str, Any]
     value: Array
     alive: Mapping[str, Any] = field(default_factory=dict)
+    pool: str = "default"
 
 
 class Ledger:
@@ -46,9 +58,23 @@ class Ledger:
         self.lines: list[Line] = []
 
     def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
-        """Evaluate a term for all candidates and keep it as a line; returns its values."""
+        """Evaluate a term for all candidates and keep it as a line; returns its values.
+
+        Which stream a term allocates on is declared in ``POOLS``.
+        """
         value = np.broadcast_to(np.asarray(function(**arguments), dtype=np.float64), (self.size,))
-        self.lines.append(Line(card=card_of(function), category=category, lifetime=lifetime, arguments=arguments, value=value, alive=alive))
+        card = card_of(function)
+        self.lines.append(
+            Line(
+                card=card,
+                category=category,
+                lifetime=lifetime,
+                arguments=arguments,
+                value=value,
+                alive=alive,
+                pool=POOLS.get(function.__name__, "default"),
+            )
+        )
         return value
 
     def total(self) -> Array:
@@ -58,12 +84,12 @@ class Ledger:
             out += line.value
         return out
 
-    def at(self, moment: str) -> Array:
-        """Sum of what is alive at one moment, an entry a candidate."""
+    def at(self, moment: str, pool: str | None = None) -> Array:
+        """Sum of what is alive at one moment (in one allocator pool, if named), an entry a candidate."""
         out = np.zeros(self.size)
         for line in self.lines:
             share = line.alive.get(moment)
-            if share is not None:
+            if share is not None and pool in (None, line.pool):
                 out += line.value * share
         return out
 

@@ -75,7 +75,7 @@ class Numbers:
         num_layers: blocks one forward of the main sequence runs.
         adapter: parameters of the low-rank factors and of the modules trained in full beside them.
         states_per_param: optimizer state elements for one trained parameter.
-        frozen_bytes: bytes of one frozen parameter as stored, averaged; 0 where nothing is frozen.
+        quantised: parameters stored quantised, and quantised_bytes what they take.
         trainable_frac: trained share of a block.
     """
 
@@ -92,7 +92,8 @@ class Numbers:
     num_layers: int
     adapter: int
     states_per_param: float
-    frozen_bytes: float
+    quantised: int
+    quantised_bytes: float
     trainable_frac: float
 
 
@@ -203,17 +204,29 @@ def numbers_of(model: Architecture, recipe: Recipe) -> Numbers:
         inside=total - outside, outside=outside, block=max(1, block), embedding=embedding, head=head,
         largest_tensor=count.largest_tensor_numel(model), num_layers=layers, adapter=adapter,
         states_per_param=state_elements_per_param(model, OPTIMIZERS[recipe.optimizer]),
-        frozen_bytes=_frozen_bytes(model, recipe, total) if frozen else 0.0,
+        quantised=quantised_params(model) if recipe.adapter and recipe.adapter.kind == "qlora" else 0,
+        quantised_bytes=_quantised_bytes(model, recipe),
         trainable_frac=trainable / total,
     )  # fmt: skip
 
 
-def _frozen_bytes(model: Architecture, recipe: Recipe, total: int) -> float:
-    """Bytes of one frozen parameter: quantised layers at their width; norms, embeddings and head in fp32, as peft prepares them."""
+def _quantised_bytes(model: Architecture, recipe: Recipe) -> float:
+    """Bytes of all quantised layers at their stored width; 0 without a quantised base."""
     if not (recipe.adapter and recipe.adapter.kind == "qlora"):
-        return dtype_bytes(stored_dtypes("fsdp2", recipe).frozen)
-    quantised = quantised_params(model)
-    return (quantised * base_weight_bytes(recipe.adapter.base_bits) + (total - quantised) * 4.0) / total
+        return 0.0
+    return quantised_params(model) * base_weight_bytes(recipe.adapter.base_bits)
+
+
+def _frozen_bytes(numbers: Numbers, dtypes: StoredDtypes, *, cast: bool) -> float:
+    """Bytes of one frozen parameter, averaged.
+
+    Beside a quantised base, norms, embeddings and head are fp32, as peft prepares them, unless the engine casts them again.
+    """
+    plain = dtype_bytes(dtypes.frozen)
+    if not numbers.quantised:
+        return plain
+    rest = plain if cast else 4.0
+    return (numbers.quantised_bytes + (numbers.total - numbers.quantised) * rest) / numbers.total
 
 
 def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Numbers, recipe: Recipe) -> dict[str, Array]:
@@ -235,7 +248,7 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Nu
     return {
         "compute_bytes": spread([dtype_bytes(d.compute) for d in rows]),
         "param_bytes": spread([dtype_bytes(d.param) for d in rows]),
-        "frozen_bytes": spread([numbers.frozen_bytes or dtype_bytes(d.frozen) for d in rows]),
+        "frozen_bytes": spread([_frozen_bytes(numbers, dtypes[name], cast=name == "deepspeed") for name in names]),
         "master_bytes": spread([dtype_bytes(d.master) for d in rows]),
         "duplicate_bytes": spread([dtype_bytes(d.param) * d.duplicate_master for d in rows]),
         "grad_bytes": spread([dtype_bytes(d.grad) for d in rows]),

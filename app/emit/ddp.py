@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.domain.errors import ConflictError
 from app.domain.plan import Artifact
 from app.emit.job import EmitJob
 from app.emit.scripts import TORCH_IMPORTS, Script, write_script
@@ -11,7 +12,16 @@ def ddp_script(job: EmitJob) -> Artifact:
     """Write ddp_train.py.
 
     Raises:
-        ConflictError: a model or an axis of parallelism these scripts cannot set up.
+        ConflictError: a model, a setting or an axis of parallelism these scripts cannot set up.
     """
+    s = job.settings
+    if s.tensor_parallel > 1:
+        raise ConflictError(
+            f"no DDP script is written for tensor_parallel {s.tensor_parallel}; plan with fsdp2 instead"
+        )
+    if s.optimizer_in_backward:
+        raise ConflictError(
+            "DDP reduces a gradient after its hooks ran, so optimizer_in_backward cannot be used with it"
+        )
     imports = (*TORCH_IMPORTS, "torch.nn.parallel:DistributedDataParallel")
     return write_script(job, Script(filename="ddp_train.py", launcher="ddp", imports=imports, extra={}))

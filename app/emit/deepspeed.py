@@ -46,7 +46,9 @@ def deepspeed_config(job: EmitJob, *, dialect: Dialect = "plain") -> Artifact:
         **_parallel(job),
     }
     return Artifact(
-        filename="ds_config.json", media_type="application/json", text=json.dumps(config, indent=2, allow_nan=False) + "\n"
+        filename="ds_config.json",
+        media_type="application/json",
+        text=json.dumps(config, indent=2, allow_nan=False) + "\n",
     )
 
 

@@ -54,7 +54,9 @@ def uses_bf16_optimizer(job: EmitJob) -> bool:
     """Whether DeepSpeed picks BF16_Optimizer, whose buckets are fixed: stage 1, bf16, fp32 accumulation, states on GPU."""
     s = job.settings
     on_gpu = s.offload_optimizer != "cpu"
-    return zero_stage(job) == 1 and compute_dtype(job) == "bf16" and s.master_weights and s.grad_dtype == "fp32" and on_gpu
+    return (
+        zero_stage(job) == 1 and compute_dtype(job) == "bf16" and s.master_weights and s.grad_dtype == "fp32" and on_gpu
+    )
 
 
 def aio_block(job: EmitJob) -> dict[str, Any]:
@@ -81,7 +83,10 @@ def _check_offload(job: EmitJob, stage: int) -> None:
         )
     if stage < 3 and "nvme" in (s.offload_optimizer, s.offload_parameters):
         raise InvalidRequestError.at(
-            "constraints", "offload_optimizer", msg=f"NVMe offload at stage {stage} is silently something else", hint="use zero3"
+            "constraints",
+            "offload_optimizer",
+            msg=f"NVMe offload at stage {stage} is silently something else",
+            hint="use zero3",
         )
     if stage < 3 and s.offload_parameters != "none":
         raise InvalidRequestError.at(

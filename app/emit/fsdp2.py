@@ -48,5 +48,3 @@ def _imports(job: EmitJob) -> tuple[str, ...]:
     if s.tensor_parallel > 1:
         wanted += [f"{PARALLEL}:{name}" for name in ("ColwiseParallel", "RowwiseParallel", "parallelize_module")]
     return tuple(wanted)
-
-

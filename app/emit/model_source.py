@@ -110,7 +110,8 @@ def _json(value: Any, *, indent: int) -> str:
     if isinstance(value, dict):
         lines = [f"{pad}{json.dumps(key)}: {_json(item, indent=indent + 4)}" for key, item in value.items()]
         return "{\n" + ",\n".join(lines) + "\n" + " " * indent + "}"
-    rows, row = [], ""
+    rows: list[str] = []
+    row = ""
     for item in (_json(item, indent=indent + 4) for item in value):
         if row and len(row) + len(item) + indent > LINE_CHARS - 8:
             rows, row = [*rows, row], ""

@@ -54,7 +54,10 @@ def zero_stage(job: EmitJob) -> int:
     strategy = job.settings.strategy
     if strategy not in stages:
         raise InvalidRequestError.at(
-            "constraints", "strategy", msg=f"strategy {strategy} is not a DeepSpeed one", hint=f"use {', '.join(stages)}"
+            "constraints",
+            "strategy",
+            msg=f"strategy {strategy} is not a DeepSpeed one",
+            hint=f"use {', '.join(stages)}",
         )
     return stages[strategy]
 
@@ -65,6 +68,9 @@ def header(job: EmitJob) -> list[str]:
     ranks = f"{s.world_size} GPUs = {s.nodes} x {s.gpus_per_node}"
     batch = f"{s.global_batch} sequences of {s.seq_len} = micro_batch {s.micro_batch} x grad_accum {s.grad_accum} x dp {s.dp}"
     lines = [f"Written by Shardplan {comment(job.engine_version)} for {comment(job.model.name)}."]
-    lines += [f"{s.framework} {s.strategy}, {s.precision}, {s.optimizer}, checkpointing {s.activation_checkpointing}", ranks]
+    lines += [
+        f"{s.framework} {s.strategy}, {s.precision}, {s.optimizer}, checkpointing {s.activation_checkpointing}",
+        ranks,
+    ]
     lines += [f"Global batch: {batch}"]
     return lines + [comment(f"{key}: {value}") for key, value in job.figures.items()]

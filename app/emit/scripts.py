@@ -29,7 +29,7 @@ COMMON_IMPORTS = (
     "transformers:PreTrainedModel",
 )  # fmt: skip
 TORCH_IMPORTS = (
-    "torch.distributed.checkpoint as dcp", "torch.distributed.tensor:DTensor", f"{STATE_DICT}:StateDictOptions",
+    "torch.distributed.checkpoint as dcp", f"{STATE_DICT}:StateDictOptions",
     f"{STATE_DICT}:get_state_dict", f"{STATE_DICT}:set_state_dict",
 )  # fmt: skip
 
@@ -188,6 +188,8 @@ def _feature_imports(job: EmitJob, values: Mapping[str, Any]) -> list[str]:
         wanted.append("torchao.float8:convert_to_float8_training")
     if launcher != "deepspeed":
         wanted.append("datetime:timedelta")
+        if not s.optimizer_in_backward and s.tensor_parallel == 1:
+            wanted.append("torch.distributed.tensor:DTensor")
     if s.fused_loss:
         wanted += ["torch.utils.checkpoint:checkpoint", "torch.nn.functional:linear"]
     if values["adapter"]:

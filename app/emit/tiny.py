@@ -28,7 +28,14 @@ _TOKENS = (
     "eoi_token_index", "sep_token_id", "cls_token_id", "unk_token_id", "mask_token_id",
 )  # fmt: skip
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "kv_n_heads")
-_LISTS = ("layer_types", "mlp_layer_types", "no_rope_layers", "layers_block_type", "block_types", "hybrid_override_pattern")
+_LISTS = (
+    "layer_types",
+    "mlp_layer_types",
+    "no_rope_layers",
+    "layers_block_type",
+    "block_types",
+    "hybrid_override_pattern",
+)
 
 
 def tiny_overrides(config: Mapping[str, Any]) -> dict[str, Any]:

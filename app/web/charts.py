@@ -8,15 +8,24 @@ from typing import Any
 
 from app.domain.units import format_gib, format_number
 
-LABEL_MIN_PERCENT = 11.0
-"""Narrowest segment that carries its own label; narrower ones are named in the list under the bar."""
+LABEL_WIDTHS = (480, 640, 800, 1000, 1200)
+"""Chart widths in pixels, as in the stylesheet, from which a segment can carry its label; others are named under the bar."""
+PIXELS_PER_CHARACTER, LABEL_MARGIN = 7.0, 12
 CATEGORIES = ("parameters", "gradients", "optimizer_states", "adapters", "activations", "logits", "buffers", "overhead")
 TIME_PARTS = {"compute_s": "compute", "exposed_communication_s": "communication", "optimizer_s": "optimizer", "offload_s": "offload"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """One part of a stacked bar: from ``x`` over ``width`` percent; ``css`` names its category, ``soft`` marks a fitted figure."""
+    """One part of a stacked bar.
+
+    Attributes:
+        css: class of its category, which fixes its colour.
+        label, value, share: what it is, in words.
+        x, width: where it lies, in percent of the chart.
+        label_from: width of the chart in pixels from which its label fits inside; 0 where it never does.
+        soft: a fitted figure, drawn lighter.
+    """
 
     css: str
     label: str
@@ -24,7 +33,7 @@ class Segment:
     share: str
     x: float
     width: float
-    wide: bool
+    label_from: int
     soft: bool = False
 
 
@@ -210,13 +219,13 @@ def _stack(parts: Iterable[_Part], top: float, show: Callable[[float], str]) -> 
     total = sum(part.value for part in listed) or 1
     segments, x = [], 0.0
     for part in listed:
-        width = _percent(part.value, top)
+        width, value = _percent(part.value, top), show(part.value)
         share = f"{format_number(100 * part.value / total)} %"
-        wide = width >= LABEL_MIN_PERCENT
+        need = len(f"{part.label} {value}") * PIXELS_PER_CHARACTER + LABEL_MARGIN
+        label_from = next((pixels for pixels in LABEL_WIDTHS if pixels * width >= 100 * need), 0)
+        at = round(x, 2)
         segments.append(
-            Segment(
-                css=part.css, label=part.label, value=show(part.value), share=share, x=round(x, 2), width=width, wide=wide, soft=part.soft
-            )
+            Segment(css=part.css, label=part.label, value=value, share=share, x=at, width=width, label_from=label_from, soft=part.soft)
         )
         x += 100 * part.value / top
     return tuple(segments)

@@ -24,8 +24,13 @@ def get_docs(request: Request) -> Response:
     groups: dict[str, list[dict[str, Any]]] = {tag: [] for tag in _FIRST}
     for operation in _operations(document, origin):
         groups.setdefault(operation["tag"], []).append(operation)
-    shown = list(_reachable(schemas, (op["body"] for ops in groups.values() for op in ops)))
-    answers = [name for name in _reachable(schemas, (op["answer"] for ops in groups.values() for op in ops)) if name not in shown]
+    operations = [operation for listed in groups.values() for operation in listed]
+    seen: set[str] = set()
+    for operation in operations:  # the same example again is told by its curl line
+        operation["example"], given = ("" if operation["example"] in seen else operation["example"]), operation["example"]
+        seen.add(given)
+    shown = list(_reachable(schemas, (operation["body"] for operation in operations)))
+    answers = [name for name in _reachable(schemas, (operation["answer"] for operation in operations)) if name not in shown]
     tables = [
         {"name": name, "description": schemas[name].get("description", ""), "fields": list(_fields(schemas[name]))}
         for name in (*shown, *answers)

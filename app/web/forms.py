@@ -208,9 +208,7 @@ def _number(field: FormField, text: str) -> int | float:
     try:
         value = sign * parse_quantity(plain, binary_k=field.kind == "tokens")
     except ValueError as error:
-        raise ValueError(
-            f"{field.label} is {text[:80]!r}, which is not a number; {_EXAMPLES.get(field.kind, 'write one such as 8')}"
-        ) from error
+        raise ValueError(f"{field.label}: {str(error)[:160]}; {_EXAMPLES.get(field.kind, 'write one such as 8')}") from error
     if field.kind in ("gib", "gb"):
         return _memory(field, plain, value)
     if field.kind in ("int", "tokens"):

@@ -113,7 +113,7 @@ def ledger(terms: list[dict[str, Any]], total: float) -> list[dict[str, Any]]:
 def plan_label(settings: Document) -> str:
     """Strategy and framework in words."""
     named = {(s.name, s.framework): s.label for s in STRATEGIES}
-    label = named.get((settings["strategy"], settings["framework"]), settings["strategy"])
+    label = named.get((settings["strategy"], settings["framework"]), str(settings["strategy"]))
     degrees = {"tensor_parallel": "TP", "pipeline_parallel": "PP", "sequence_parallel": "SP", "expert_parallel": "EP"}
     return " · ".join([label, *(f"{word} {settings[key]}" for key, word in degrees.items() if settings[key] > 1)])
 

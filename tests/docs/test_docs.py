@@ -34,7 +34,7 @@ def test_readme_commands_exist() -> None:
     """Every make target that README, CONTRIBUTING and docs name is in the Makefile."""
     makefile = (ROOT / "Makefile").read_text()
     text = "".join((ROOT / name).read_text() for name in ("README.md", "CONTRIBUTING.md", "docs/operations.md"))
-    named = set(re.findall(r"`?make ([a-z]+)", text))
+    named = set(re.findall(r"(?:`|^)make ([a-z]+)", text, re.MULTILINE))
     assert {"run", "test"} <= named
     for target in named:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

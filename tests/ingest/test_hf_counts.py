@@ -33,6 +33,14 @@ def shapes_of(model: Architecture) -> dict[str, int]:
     return dict(sorted(counted.items()))
 
 
+def layers_of(model: Architecture) -> dict[str, int]:
+    """How many modules of each layer class the model has."""
+    counted: Counter[str] = Counter()
+    for stack in model.stacks:
+        counted[stack.block.class_name] += stack.owned
+    return dict(sorted(counted.items()))
+
+
 def label(entry: dict[str, Any]) -> str:
     return f"{entry['config'].get('model_type', 'diffusers')}-{entry['class']}"
 
@@ -60,12 +68,13 @@ def test_a_preset_is_counted_exactly(preset: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("entry", NEIGHBOURS, ids=label)
 def test_a_neighbour_has_the_tensors_of_the_real_class(entry: dict[str, Any]) -> None:
-    """Total, active, class name and the shape of every tensor agree with the class built on the meta device."""
+    """Totals, class names, layers and the shape of every tensor agree with the class built on the meta device."""
     model = architecture_from_config(entry["config"])
     assert counted_params(model) == entry["total"]
     assert active_params(model) == entry["active"]
     assert model.model_class == entry["class"]
     assert shapes_of(model) == entry["shapes"]
+    assert layers_of(model) == entry["layers"]
 
 
 @pytest.mark.parametrize("preset", CATALOGUE, ids=lambda preset: preset["key"])

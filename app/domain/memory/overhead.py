@@ -6,6 +6,21 @@ from app.domain.cards import term
 from app.domain.setup import Array
 
 
+@term(
+    title="pools of the communication streams",
+    equation="sum_of_pool_peaks - allocated",
+    source="torch-fsdp2",
+    exactness="derived",
+    changes_it="smaller units; fewer ranks do not help",
+)
+def pool_bytes(sum_of_pool_peaks: Array, allocated: Array) -> Array:
+    """What gathering and reducing streams keep reserved although their own peak is at another moment than the whole's.
+
+    Equation: Σ pools max over moments − max over moments Σ pools. Bytes per GPU.
+    """
+    return sum_of_pool_peaks - allocated
+
+
 @term(title="allocator rounding and fragmentation", equation="allocated × frac", source="public-rows", exactness="fitted",
       changes_it="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True")  # fmt: skip
 def reserved_extra_bytes(allocated: Array, frac: Array) -> Array:

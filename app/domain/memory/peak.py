@@ -14,7 +14,7 @@ from app.domain.memory.host import add_host, host_peak
 from app.domain.memory.logits import add_logits
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
-from app.domain.memory.overhead import context_bytes, nccl_bytes, reserved_extra_bytes, reserved_logits_bytes
+from app.domain.memory.overhead import context_bytes, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
 from app.domain.memory.states import add_states
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
@@ -62,7 +62,9 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     overhead, rates = Ledger(size), setup.rates
     gathered = (columns.param_ranks > 1) | (columns.deepspeed > 0) & (columns.zero_ranks > 1)
     frac = np.where(gathered, rates.reserved_frac_sharded, rates.reserved_frac_whole)
-    extra = overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated, frac=frac)
+    pools = np.where(gathered, pool_peaks(gpu) - allocated, 0.0)
+    extra = overhead.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=allocated + pools, allocated=allocated)
+    extra = extra + overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated + pools, frac=frac)
     vocab = 0 if setup.recipe.fused_loss else setup.model.vocab_size
     extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens, vocab=vocab,
                                  bytes_per_logit=rates.reserved_logit_bytes, tensor_ranks=columns.tp)  # fmt: skip
@@ -76,6 +78,13 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
         reserved=allocated + extra, device=allocated + extra + context + nccl,
         needed=allocated * (1 + rates.needed_frac) + context + nccl, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
     )  # fmt: skip
+
+
+def pool_peaks(ledger: Ledger) -> Array:
+    """Sum of the peaks that each stream's allocator pool reaches on its own, bytes per GPU."""
+    peaks = [np.stack([ledger.at(moment, pool) for moment in MOMENTS]).max(axis=0) for pool in ("default", "gather", "reduce")]
+    total: Array = sum(peaks, np.zeros(ledger.size))
+    return total
 
 
 def fit_probability(device_bytes: float, capacity_bytes: float, interval_frac: float) -> float:

@@ -92,7 +92,10 @@ def _waveform(f: Fields, hidden: int) -> tuple[Weight, ...]:
         found += conv(f"conv_layers.{i}", (width, dims[i - 1] if i else 1, kernel), bias=bias)
         if layered or i == 0:
             found += norm(f"conv_layers.{i}.layer_norm", width, bias=True)
-    taps, groups = f.integer("num_conv_pos_embeddings", default=128), f.integer("num_conv_pos_embedding_groups", default=16)
+    taps, groups = (
+        f.integer("num_conv_pos_embeddings", default=128),
+        f.integer("num_conv_pos_embedding_groups", default=16),
+    )
     masks = f.number("mask_time_prob") > 0 or f.number("mask_feature_prob") > 0
     normed = f.model_type == "wav2vec2" or f.flag("feat_proj_layer_norm", default=True)
     return (

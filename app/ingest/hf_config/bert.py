@@ -11,7 +11,7 @@ from app.domain.model.architecture import Architecture, Role, Stack, Weight
 from app.domain.model.weights import conv, embedding, linear, norm
 from app.ingest.hf_config.encoder import EncoderRules, assemble, embed_size, embeddings, encoder_block
 from app.ingest.hf_config.fields import MAX_LAYERS, Fields
-from app.ingest.hf_config.outline import Dims, class_name_of, task_of
+from app.ingest.hf_config.outline import Dims, no_such_head, task_of
 from app.ingest.hf_config.registry import family
 
 BERTS: dict[str, EncoderRules] = {
@@ -112,7 +112,7 @@ def big_bird(f: Fields) -> Architecture:
     """BigBird: BERT's layer; every class keeps the pooler."""
     dims = Dims.read(f, grouped=False)
     if task_of(f, "masked_lm") in ("question", "choice", "pretraining"):
-        raise f.unsupported("architectures", f"{class_name_of(f)} is not a head this family is read with")
+        raise no_such_head(f)
     pooler = linear("pooler", dims.hidden_size, dims.hidden_size, bias=True)
     stack = Stack(block=encoder_block(f, _BIG_BIRD, dims), count=dims.num_layers)
     return assemble(f, _BIG_BIRD, dims, (stack,), embeddings(f, _BIG_BIRD, dims) + pooler)

@@ -9,7 +9,7 @@ from app.domain.model.architecture import Architecture, Block, Mlp, Role, Stack,
 from app.domain.model.weights import embedding, fused_attention, linear, norm, norms, two_layer_mlp
 from app.ingest.hf_config.classic import dropping, projections
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_WIDTH, Fields
-from app.ingest.hf_config.outline import class_name_of
+from app.ingest.hf_config.outline import class_name_of, no_such_head
 from app.ingest.hf_config.registry import SECTIONS, family
 from app.ingest.hf_config.vision import Tower, VitSizes, patch_conv, patches
 from app.ingest.hf_config.vlm import joined, text_model
@@ -117,7 +117,7 @@ def blip2(f: Fields) -> Architecture:
     prefix, vision_type, qformer_type = _PARTS[f.model_type]
     name = class_name_of(f)
     if name and not name.endswith("ForConditionalGeneration"):
-        raise f.unsupported("architectures", f"{name} is not a head this family is read with")
+        raise no_such_head(f)
     section = f.section_or_empty("text_config", model_type="opt")
     tower = _tower(f.section_or_empty("vision_config").retyped(vision_type), prefix)
     queries = f.integer("num_query_tokens", default=32, high=MAX_LAYERS)

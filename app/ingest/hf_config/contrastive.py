@@ -8,7 +8,7 @@ from __future__ import annotations
 from app.domain.model.architecture import Architecture, Role, Stack, Weight
 from app.domain.model.weights import embedding, linear, norm
 from app.ingest.hf_config.fields import MAX_VOCAB, Fields
-from app.ingest.hf_config.outline import class_name_of
+from app.ingest.hf_config.outline import class_name_of, no_such_head
 from app.ingest.hf_config.registry import SECTIONS, family
 from app.ingest.hf_config.vision import Tower, VitSizes, clip_block, read_tower
 
@@ -33,7 +33,7 @@ def _text(f: Fields, class_name: str, *, causal: bool) -> Tower:
 def _joined(f: Fields, text: Tower, vision: Tower, extra: tuple[Weight, ...], prefix: str) -> Architecture:
     name = class_name_of(f) or f"{prefix}Model"
     if name != f"{prefix}Model":
-        raise f.unsupported("architectures", f"{name} is not a head this family is read with")
+        raise no_such_head(f)
     return Architecture(
         name="",
         family=f.model_type,

@@ -12,7 +12,7 @@ from app.domain.model.architecture import Architecture, Block, Mlp, Role, Stack,
 from app.domain.model.weights import embedding, linear, norm, norms, two_layer_mlp
 from app.ingest.hf_config.classic import dropping, projections
 from app.ingest.hf_config.fields import MAX_WIDTH, Fields
-from app.ingest.hf_config.outline import Dims, Task, class_name_of, label_count, suffix_of, task_of
+from app.ingest.hf_config.outline import Dims, Task, class_name_of, label_count, no_such_head, suffix_of, task_of
 
 _HIDDEN_DROPOUT = ("hidden_dropout_prob", "attention_probs_dropout_prob", "dropout", "attention_dropout")
 
@@ -86,7 +86,7 @@ def assemble(
 ) -> Architecture:
     """The encoder with the head that architectures[0] names; masked language modelling where it names none."""
     task = task_of(f, "masked_lm")
-    predicts = task == "masked_lm" or (task == "pretraining" and rules.head != "electra")
+    predicts = task in ("masked_lm", "lm") or (task == "pretraining" and rules.head != "electra")
     name = class_name_of(f) if task == "base" else rules.prefix + suffix_of(f, "ForMaskedLM")
     return Architecture(
         name="",
@@ -106,7 +106,7 @@ def _heads(f: Fields, rules: EncoderRules, dims: Dims, task: Task) -> tuple[Weig
     hidden = dims.hidden_size
     pooler = linear("pooler.dense", hidden, hidden, bias=True)
     labels = label_count(f) if task in ("sequence", "token", "question") else 0
-    if task == "masked_lm":
+    if task in ("masked_lm", "lm") and not f.flag("add_cross_attention"):
         return _prediction(f, rules, dims)
     if task == "pretraining":
         if rules.head == "electra":
@@ -119,6 +119,8 @@ def _heads(f: Fields, rules: EncoderRules, dims: Dims, task: Task) -> tuple[Weig
         return pooler + _classifier(labels, hidden)
     if task == "choice":
         return pooler + _classifier(1, hidden)
+    if task not in ("token", "question"):
+        raise no_such_head(f)
     return _classifier(labels, hidden, "classifier" if task == "token" else "qa_outputs")
 
 

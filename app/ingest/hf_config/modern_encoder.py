@@ -11,7 +11,7 @@ from app.domain.model.architecture import Architecture, Block, Mlp, Role, Weight
 from app.domain.model.weights import embedding, fused_attention, fused_gated_mlp, norm
 from app.ingest.hf_config.classic import dropping
 from app.ingest.hf_config.fields import Fields
-from app.ingest.hf_config.outline import Dims, Task, class_name_of, group, label_count, suffix_of, task_of
+from app.ingest.hf_config.outline import Dims, Task, class_name_of, group, label_count, no_such_head, suffix_of, task_of
 from app.ingest.hf_config.registry import family
 from app.ingest.hf_config.rules import DecoderRules, layer
 
@@ -87,6 +87,8 @@ def _modern_head(f: Fields, dims: Dims, task: Task) -> tuple[Weight, ...]:
         matrix = () if f.flag("tie_word_embeddings") else (Weight("decoder", (dims.vocab_size, hidden), Role.HEAD),)
         shift = f.flag("decoder_bias", default=True)
         return head + matrix + ((Weight("decoder.bias", (dims.vocab_size,), Role.BIAS),) if shift else ())
+    if task not in ("sequence", "token", "question", "choice"):
+        raise no_such_head(f)
     labels = 1 if task == "choice" else label_count(f)
     return (*head, Weight("classifier", (labels, hidden), Role.HEAD), Weight("classifier.bias", (labels,), Role.BIAS))
 
@@ -105,6 +107,8 @@ def eurobert(f: Fields) -> Architecture:
     outside = (embedding("embed_tokens", dims.vocab_size, hidden), *norm("norm", hidden))
     if task == "masked_lm" and not f.flag("tie_word_embeddings"):
         outside += (Weight("lm_head", (dims.vocab_size, hidden), Role.HEAD),)
+    if task not in ("masked_lm", "base", "sequence", "token"):
+        raise no_such_head(f)
     if task in ("sequence", "token"):
         labels = label_count(f)
         if task == "sequence":

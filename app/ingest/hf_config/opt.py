@@ -5,7 +5,9 @@ Source: the modelling files of transformers 5.24, compared tensor by tensor (tes
 
 from __future__ import annotations
 
-from app.domain.model.architecture import Architecture, Stack, Weight
+from dataclasses import replace
+
+from app.domain.model.architecture import Architecture, Role, Stack, Weight
 from app.domain.model.weights import embedding, linear, norm
 from app.ingest.hf_config.classic import Classic, dropping, projections
 from app.ingest.hf_config.fields import MAX_WIDTH, Fields
@@ -37,8 +39,7 @@ def _stacks(f: Fields, dims: Dims, class_name: str, ffn: int, *, bias: bool = Tr
 @family("opt", classes=("OPTForCausalLM",))
 def opt(f: Fields) -> Architecture:
     """OPT: learned positions, tied; the 350M model embeds in 512 and projects in and out."""
-    if not f.flag("layer_norm_elementwise_affine", default=True):
-        raise f.unsupported("layer_norm_elementwise_affine", "norms without parameters are not read")
+    affine = f.flag("layer_norm_elementwise_affine", default=True)
     dims = Dims.read(f, grouped=False)
     hidden = dims.hidden_size
     width = f.optional("word_embed_proj_dim", high=MAX_WIDTH) if f.has("word_embed_proj_dim") else hidden
@@ -55,10 +56,16 @@ def opt(f: Fields) -> Architecture:
         vocab_size=dims.vocab_size,
         embed_size=width,
         outside=outside,
-        final=norm("final_layer_norm", hidden, bias=True) if before else (),
+        final=norm("final_layer_norm", hidden, bias=True) if before and affine else (),
     )
     stacks = _stacks(f, dims, "OPTDecoderLayer", f.required("ffn_dim"), bias=f.flag("enable_bias", default=True))
-    return decoder(f, outline, stacks)
+    return decoder(f, outline, stacks if affine else tuple(_without_norms(stack) for stack in stacks))
+
+
+def _without_norms(stack: Stack) -> Stack:
+    """Galactica: the norms are there but have no parameters."""
+    kept = tuple(weight for weight in stack.block.weights if weight.role is not Role.NORM)
+    return replace(stack, block=replace(stack.block, weights=kept))
 
 
 @family("xglm", classes=("XGLMForCausalLM",))

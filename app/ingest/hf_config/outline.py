@@ -6,6 +6,7 @@ from collections.abc import Callable, Hashable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
+from app.domain.errors import UnsupportedModelError
 from app.domain.model.architecture import Architecture, Attention, Block, Role, Stack, Weight
 from app.domain.model.weights import embedding, linear
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, Fields
@@ -29,9 +30,23 @@ _TASKS: tuple[tuple[str, Task], ...] = (
 
 
 def task_of(f: Fields, default: Task = "lm") -> Task:
-    """What sits on top of the trunk, by the suffix of architectures[0]; ``default`` where it is not given."""
+    """What sits on top of the trunk, by the suffix of architectures[0]; ``default`` where it is not given.
+
+    Raises:
+        UnsupportedModelError: a class whose head is not known; it is never counted as another.
+    """
     name = class_name_of(f)
-    return next((task for suffix, task in _TASKS if name.endswith(suffix)), default)
+    found = next((task for suffix, task in _TASKS if name.endswith(suffix)), None)
+    if not name:
+        return default
+    if found is None or (found == "base" and ("For" in name or "Heads" in name)):
+        raise no_such_head(f)
+    return found
+
+
+def no_such_head(f: Fields) -> UnsupportedModelError:
+    """The error for a class whose head this family is not read with."""
+    return f.unsupported("architectures", f"{class_name_of(f)[:80]} carries a head that is not read for {f.model_type}")
 
 
 def class_name_of(f: Fields) -> str:
@@ -191,4 +206,6 @@ def _decoder_head(f: Fields, outline: Outline, task: Task, *, tied: bool) -> tup
         return (Weight("score", (labels, outline.hidden_size), Role.HEAD), Weight("score.bias", (labels,), Role.BIAS))
     if task == "question":
         return linear("qa_outputs", 2, width, bias=True)
+    if task != "base":
+        raise no_such_head(f)
     return ()

@@ -12,7 +12,7 @@ from app.domain.model.architecture import Architecture, Attention, Block, Mlp, R
 from app.domain.model.weights import conv, embedding, linear, norm, norms, two_layer_mlp
 from app.ingest.hf_config.classic import dropping, projections
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, Fields
-from app.ingest.hf_config.outline import class_name_of, label_count, model_class, suffix_of, task_of
+from app.ingest.hf_config.outline import label_count, model_class, no_such_head, suffix_of, task_of
 from app.ingest.hf_config.registry import family
 
 _NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
@@ -136,7 +136,7 @@ def _head(f: Fields, vocab: int, hidden: int, *, tied: bool) -> tuple[Weight, ..
         return linear("qa_outputs", label_count(f), hidden, bias=True)
     if task == "base":
         return ()
-    raise f.unsupported("architectures", f"{class_name_of(f)} is not a head this family is read with")
+    raise no_such_head(f)
 
 
 @family("whisper", classes=("WhisperForConditionalGeneration",))
@@ -147,7 +147,7 @@ def whisper(f: Fields) -> Architecture:
     frames = f.integer("max_source_positions", default=1500)
     mels = f.integer("num_mel_bins", default=80, high=MAX_WIDTH)
     if task_of(f) not in ("lm", "base"):
-        raise f.unsupported("architectures", f"{class_name_of(f)} is not a head this family is read with")
+        raise no_such_head(f)
     lm, tied = task_of(f) == "lm", f.flag("tie_word_embeddings", default=True)
     return Architecture(
         name="",

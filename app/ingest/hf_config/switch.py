@@ -11,7 +11,7 @@ from app.domain.model.architecture import Architecture, Attention, Block, Moe, R
 from app.domain.model.weights import embedding, linear, norm, norms
 from app.ingest.hf_config.classic import dropping
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, Fields
-from app.ingest.hf_config.outline import Outline, class_name_of, decoder, group, task_of
+from app.ingest.hf_config.outline import Outline, class_name_of, decoder, group, no_such_head, task_of
 from app.ingest.hf_config.registry import family
 from app.ingest.hf_config.seq2seq import side_stack
 from app.ingest.hf_config.t5 import T5Sizes, read_sizes
@@ -19,7 +19,7 @@ from app.ingest.hf_config.t5 import T5Sizes, read_sizes
 
 def _only_lm(f: Fields) -> bool:
     if task_of(f) not in ("lm", "base") or class_name_of(f).endswith("EncoderModel"):
-        raise f.unsupported("architectures", f"{class_name_of(f)} is not a head this family is read with")
+        raise no_such_head(f)
     return task_of(f) == "lm"
 
 
@@ -31,7 +31,10 @@ def _modules(moe: Moe, hidden: int, names: tuple[str, str], *, bias: bool) -> tu
         Weight(f"experts.{names[1]}", (hidden, ffn), Role.EXPERT, count),
     )
     if bias:
-        found += (Weight("experts.bias_in", (ffn,), Role.EXPERT, count), Weight("experts.bias_out", (hidden,), Role.EXPERT, count))
+        found += (
+            Weight("experts.bias_in", (ffn,), Role.EXPERT, count),
+            Weight("experts.bias_out", (hidden,), Role.EXPERT, count),
+        )
     return found + linear("router", count, hidden)
 
 
@@ -162,5 +165,3 @@ def jetmoe(f: Fields) -> Architecture:
         final=norm("norm", hidden),
     )
     return decoder(f, outline, (Stack(block=block, count=f.required("num_hidden_layers", high=MAX_LAYERS)),))
-
-

@@ -11,7 +11,7 @@ from app.domain.model.architecture import Architecture, Attention, Block, Mlp, R
 from app.domain.model.weights import embedding, linear, norm, norms
 from app.ingest.hf_config.classic import projections
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_VOCAB, MAX_WIDTH, Fields
-from app.ingest.hf_config.outline import class_name_of, task_of
+from app.ingest.hf_config.outline import class_name_of, no_such_head, task_of
 from app.ingest.hf_config.registry import family
 
 _PREFIXES = {"t5": "T5", "mt5": "MT5", "umt5": "UMT5", "longt5": "LongT5"}
@@ -91,7 +91,7 @@ def t5(f: Fields) -> Architecture:
     encoder_only = name.endswith("EncoderModel")
     task = task_of(f)
     if task not in ("lm", "base"):
-        raise f.unsupported("architectures", f"{name} is not a head this family is read with")
+        raise no_such_head(f)
     rules = read_sizes(f, prefix)
     vocab = f.required("vocab_size", high=MAX_VOCAB)
     layers = f.required("num_layers", high=MAX_LAYERS)

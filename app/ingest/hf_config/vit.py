@@ -9,7 +9,7 @@ from app.domain.model.architecture import Architecture, Block, Mlp, Role, Stack,
 from app.domain.model.weights import gated_mlp, linear, norm, norms, two_layer_mlp
 from app.ingest.hf_config.classic import dropping, projections
 from app.ingest.hf_config.fields import Fields
-from app.ingest.hf_config.outline import class_name_of, label_count, task_of
+from app.ingest.hf_config.outline import class_name_of, label_count, no_such_head, task_of
 from app.ingest.hf_config.registry import family
 from app.ingest.hf_config.vision import VitSizes, patch_conv, patches
 
@@ -38,7 +38,7 @@ def _head(f: Fields, width: int, *, pooler: int | None) -> tuple[Weight, ...]:
     if task == "base":
         return linear("pooler.dense", pooler, width, bias=True) if pooler else ()
     if task != "image":
-        raise f.unsupported("architectures", f"{class_name_of(f)} is not a head this family is read with")
+        raise no_such_head(f)
     labels = label_count(f)
     return (Weight("classifier", (labels, width), Role.HEAD), Weight("classifier.bias", (labels,), Role.BIAS))
 

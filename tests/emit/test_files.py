@@ -1,0 +1,205 @@
+"""Which files a plan gets, and that a name nobody should trust is harmless in each of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shlex
+import shutil
+import subprocess
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import yaml
+
+from app.domain.errors import ConflictError
+from app.domain.plan import Artifact
+from app.emit import FILE_KINDS, file_for, files_for
+from app.emit.deepspeed import deepspeed_config
+from app.emit.job import EmitJob
+from tests.emit.jobs import TINY_LLAMA, make_job, tiny_llama
+from tests.emit.variants import FRAMEWORKS, all_jobs
+
+JOBS = all_jobs()
+HOSTILE = [
+    '"; rm -rf ~ #',
+    "$(touch pwned) `touch pwned`",
+    "a\nimport os; os.abort()\nb",
+    "a\r\nrm -rf ~\r\n",
+    "{{ 7*7 }} {% raw %} << h.lr >> <% if x %> #% include 'plan.py.j2'",
+    "'''\n\"\"\"\nboom",
+    "</script><script>alert(1)</script>",
+    "\\",
+    "\\'\"\\",
+    "%s %(prog)s %",
+    "\u202eevil\u2028next\x00end\x1b[31m",
+    "🙂 × ü",
+    "key: value\n- item\n---\n!!python/object/apply:os.system [ls]",
+    "x" * 5000,
+]
+OWN_FILES = {
+    "deepspeed": {"ds_config.json", "ds_train.py", "accelerate.yaml", "launch.sh"},
+    "fsdp2": {"fsdp2_train.py", "accelerate.yaml", "launch.sh"},
+    "ddp": {"ddp_train.py", "accelerate.yaml", "launch.sh"},
+}
+
+
+def bash(text: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Bash reading a script from its input."""
+    command = ["bash", *arguments]
+    return subprocess.run(command, input=text, capture_output=True, text=True, check=False, timeout=30)
+
+
+def code_lines(text: str) -> list[str]:
+    """Lines that are neither empty nor a comment."""
+    return [line for line in text.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+
+
+def poisoned(job: EmitJob, name: str) -> EmitJob:
+    """The job with every string a user controls replaced by one name."""
+    model = job.model
+    block = replace(model.main_block, class_name=name)
+    stacks = (replace(model.stacks[0], block=block),)
+    return replace(
+        job,
+        model=replace(model, name=name, family=name, model_class=name, stacks=stacks),
+        hf_id=name,
+        hf_config={**TINY_LLAMA, "note": name, name: [name]},
+        adapter={"kind": "lora", "rank": 8, "targets": [name], "modules_to_save": [name]},
+        engine_version=name,
+        figures={name: name, "GPU": name},
+        nvme_path=f"/{name}",
+    )
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_plan_gets_the_files_of_its_framework(framework: str) -> None:
+    """And the table of kinds says the same."""
+    files = files_for(make_job(framework=framework))
+    assert {file.filename for file in files} == OWN_FILES[framework]
+    assert {name for name, owners in FILE_KINDS.items() if framework in owners} == OWN_FILES[framework]
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_one_file_alone_is_the_same_and_a_foreign_one_is_refused(framework: str) -> None:
+    """Asking for another framework's file names the plan's own."""
+    job = make_job(framework=framework)
+    for file in files_for(job):
+        assert file_for(job, file.filename) == file
+    foreign = (set(FILE_KINDS) - OWN_FILES[framework]).pop()
+    with pytest.raises(ConflictError, match=rf"{framework} plan.*launch\.sh"):
+        file_for(job, foreign)
+    with pytest.raises(ConflictError, match="does not belong"):
+        file_for(job, "../../etc/passwd")
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_every_variant_parses(name: str) -> None:
+    """JSON, YAML, Python and bash all accept what is written."""
+    for file in files_for(JOBS[name]):
+        check(file)
+
+
+def check(file: Artifact) -> Any:
+    """Parse one file with the parser of its kind."""
+    assert file.text.endswith("\n") and "\t" not in file.text
+    if file.filename.endswith(".json"):
+        return json.loads(file.text)
+    if file.filename.endswith(".yaml"):
+        return yaml.safe_load(file.text)
+    if file.filename.endswith(".py"):
+        return ast.parse(file.text)
+    syntax = bash(file.text, "-n")
+    assert syntax.returncode == 0, syntax.stderr
+    return shlex.split("\n".join(code_lines(file.text)), comments=True)
+
+
+def shape_of(tree: Any) -> Any:
+    """What a file does: its syntax tree with every literal blanked."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant):
+            node.value = 0
+        for field in ("elts", "keys", "values"):
+            if isinstance(node, ast.Dict | ast.Set | ast.List) and hasattr(node, field):
+                setattr(node, field, [])
+    return ast.dump(tree)
+
+
+@pytest.mark.parametrize("hostile", HOSTILE)
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_hostile_name_changes_no_code(framework: str, hostile: str) -> None:
+    """Python keeps its syntax tree, the shell its commands, YAML and JSON their keys."""
+    strategy = {"deepspeed": "zero3", "fsdp2": "fsdp_full", "ddp": "ddp"}[framework]
+    nvme = "nvme" if framework == "deepspeed" else "none"
+    job = make_job(framework=framework, strategy=strategy, offload_optimizer=nvme)
+    for tame, wild in zip(files_for(poisoned(job, "tame")), files_for(poisoned(job, hostile)), strict=True):
+        before, after = check(tame), check(wild)
+        if tame.filename.endswith(".py"):
+            assert shape_of(before) == shape_of(after)
+        elif tame.filename == "launch.sh":
+            assert len(before) == len(after)
+            assert [a for a, b in zip(before, after, strict=True) if a != b] in ([], ["NVME_PATH=/tame"])
+        else:
+            assert list(before) == list(after)
+        assert all(line.startswith("#") for line in wild.text.split("\n") if "Written by Shardplan" in line)
+
+
+def test_a_hostile_name_runs_nothing(tmp_path: Any) -> None:
+    """The launcher reaches its own check of the drive and leaves no trace."""
+    job = poisoned(make_job(strategy="zero3", offload_optimizer="nvme"), "$(touch pwned)`touch pwned`'; touch pwned; '")
+    script = tmp_path / "launch.sh"
+    script.write_text({file.filename: file.text for file in files_for(job)}["launch.sh"], encoding="utf-8")
+    environment = {"PATH": "/usr/bin:/bin", "MASTER_ADDR": "localhost"}
+    result = subprocess.run(
+        ["bash", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=30
+    )
+    assert result.returncode == 1
+    assert "missing or not writable" in result.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["launch.sh"]
+
+
+def test_a_hostile_path_reaches_deepspeed_as_it_is() -> None:
+    """JSON carries any string; nothing is stripped from a path."""
+    job = make_job(strategy="zero3", offload_optimizer="nvme", job={"nvme_path": "/a b/'\"\\ü"})
+    zero = json.loads(deepspeed_config(job).text)["zero_optimization"]
+    assert zero["offload_optimizer"]["nvme_path"] == "/a b/'\"\\ü"
+
+
+def launch_text(**changes: Any) -> str:
+    """launch.sh of a plan."""
+    return {file.filename: file.text for file in files_for(make_job(**changes))}["launch.sh"]
+
+
+def test_one_node_and_several_start_differently() -> None:
+    """Alone a node needs no address; together they meet at the first one's."""
+    alone = launch_text(framework="fsdp2", nodes=1, world_size=4, dp_shard=4)
+    assert 'exec torchrun --standalone --nproc-per-node "$GPUS_PER_NODE" \\\n  fsdp2_train.py "$@"' in alone
+    assert "MASTER_ADDR" not in alone
+    together = launch_text(framework="fsdp2")
+    assert '--rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT"' in together
+    assert "deepspeed --num_gpus" in launch_text(nodes=1, world_size=4, dp_shard=4)
+
+
+def test_host_work_sets_threads_and_pinned_rounding() -> None:
+    """Only where an optimizer runs on the CPU."""
+    assert "OMP_NUM_THREADS" in launch_text(offload_optimizer="cpu")
+    assert "pinned_max_round_threshold_mb" in launch_text(offload_optimizer="cpu")
+    assert "OMP_NUM_THREADS" not in launch_text()
+    assert "expandable_segments:True" in launch_text()
+
+
+@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
+@pytest.mark.parametrize("name", JOBS)
+def test_launchers_pass_shellcheck(name: str) -> None:
+    """No unquoted expansion, no unused variable."""
+    text = {file.filename: file.text for file in files_for(JOBS[name])}["launch.sh"]
+    result = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False, timeout=60)
+    assert result.returncode == 0, result.stdout
+
+
+def test_figures_are_in_every_header() -> None:
+    """A file found later says what it was made for."""
+    for framework in FRAMEWORKS:
+        for file in files_for(make_job(framework=framework, model=tiny_llama())):
+            assert file.filename.endswith(".json") or "# Peak memory: 61.4 GiB of 79.6 GiB" in file.text
