@@ -14,8 +14,9 @@ pytestmark = pytest.mark.browser
 
 EXAMPLE = "/?model=llama-3.1-8b&gpu=h100-sxm-80gb&gpus_per_node=8&seq_len=8192&global_batch=64"
 TOO_BIG = "/?model=llama-3.1-70b&gpu=h100-sxm-80gb&gpus_per_node=8&seq_len=8192&strategy=zero1"
-CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
-"num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32000, "tie_word_embeddings": false, "_name_or_path": "pasted"}"""
+CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1024,
+"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32000, "tie_word_embeddings": false,
+"_name_or_path": "pasted"}"""
 SCRIPT = pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])
 
 
@@ -165,7 +166,13 @@ CONTRAST = """
   const light = ([r, g, b]) => [r, g, b].map(v => v / 255).map(v => v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
     .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
   const ratio = (a, b) => { const [x, y] = [light(a), light(b)].sort((p, q) => q - p); return (x + 0.05) / (y + 0.05); };
-  const behind = (e) => { for (; e; e = e.parentElement) { const c = channels(getComputedStyle(e).backgroundColor); if (c.length < 4 || c[3] > 0) return c; } return [255, 255, 255]; };
+  const behind = (e) => {
+    for (; e; e = e.parentElement) {
+      const c = channels(getComputedStyle(e).backgroundColor);
+      if (c.length < 4 || c[3] > 0) return c;
+    }
+    return [255, 255, 255];
+  };
   const low = [];
   for (const e of document.querySelectorAll('main *, header *, footer *')) {
     const own = [...e.childNodes].some(n => n.nodeType === 3 && n.textContent.trim());

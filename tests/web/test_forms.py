@@ -35,10 +35,29 @@ def complaint(name: str, **fields: str) -> str:
 
 REQUESTS: list[dict[str, Any]] = [
     EXAMPLE_REQUEST,
-    {"model": {"hf_config": {"model_type": "llama", "list": [1, {"a": None}], "name": "é</script>"}}, "training": {"seq_len": 1}, "cluster": {"pools": [{"gpu": "t4"}]}},
-    {"model": {"params": 7.5e9}, "training": {"seq_len": 4096, "master_weights": False}, "cluster": {"pools": [{"instance": "p5.48xlarge", "nodes": 4}]}},
     {
-        "model": {"shape": {"num_layers": 2, "hidden_size": 64, "num_heads": 4, "ffn_hidden_size": 256, "vocab_size": 1000, "tied_embeddings": True, "gated_mlp": False, "total_params": 1234567.0}},
+        "model": {"hf_config": {"model_type": "llama", "list": [1, {"a": None}], "name": "é</script>"}},
+        "training": {"seq_len": 1},
+        "cluster": {"pools": [{"gpu": "t4"}]},
+    },
+    {
+        "model": {"params": 7.5e9},
+        "training": {"seq_len": 4096, "master_weights": False},
+        "cluster": {"pools": [{"instance": "p5.48xlarge", "nodes": 4}]},
+    },
+    {
+        "model": {
+            "shape": {
+                "num_layers": 2,
+                "hidden_size": 64,
+                "num_heads": 4,
+                "ffn_hidden_size": 256,
+                "vocab_size": 1000,
+                "tied_embeddings": True,
+                "gated_mlp": False,
+                "total_params": 1234567.0,
+            }
+        },
         "training": {
             "tokens_from": {"frames": 81, "height": 720, "width": 1280, "vae_stride": [4, 16, 16]},
             "micro_batch": 2,
@@ -60,22 +79,57 @@ REQUESTS: list[dict[str, Any]] = [
         },
         "cluster": {
             "pools": [
-                {"gpu": {"name": "mine", "memory_gib": 47.5, "bf16_tflops": 300, "hbm_gb_per_s": 2000.5, "pcie_gb_per_s": 10}, "gpus_per_node": 4},
-                {"gpu": "a100-sxm-80gb", "gpus_per_node": 8, "nodes": 2, "host_memory_gib": 1024, "intra_node": "nvlink3", "inter_node_gbit_per_s": 400},
+                {
+                    "gpu": {"name": "mine", "memory_gib": 47.5, "bf16_tflops": 300, "hbm_gb_per_s": 2000.5, "pcie_gb_per_s": 10},
+                    "gpus_per_node": 4,
+                },
+                {
+                    "gpu": "a100-sxm-80gb",
+                    "gpus_per_node": 8,
+                    "nodes": 2,
+                    "host_memory_gib": 1024,
+                    "intra_node": "nvlink3",
+                    "inter_node_gbit_per_s": 400,
+                },
                 {"gpu": "t4", "nvme_gb": 28000, "nvme_read_gb_per_s": 12, "nvme_write_gb_per_s": 6.5, "gpu_memory_gib": 15},
             ]
         },
-        "constraints": {"framework": "deepspeed", "strategy": "zero3", "shard_group_size": 8, "tensor_parallel": 2, "pipeline_parallel": 1, "sequence_parallel": 1, "expert_parallel": 1, "offload_optimizer": "none", "offload_parameters": "nvme"},
+        "constraints": {
+            "framework": "deepspeed",
+            "strategy": "zero3",
+            "shard_group_size": 8,
+            "tensor_parallel": 2,
+            "pipeline_parallel": 1,
+            "sequence_parallel": 1,
+            "expert_parallel": 1,
+            "offload_optimizer": "none",
+            "offload_parameters": "nvme",
+        },
         "objective": "fewest_gpus",
         "headroom_frac": 0.1,
     },
     {
         "model": {"hf_id": "someone/unknown", "revision": "main"},
-        "training": {"seq_len": 2048, "adapter": {"kind": "qlora", "rank": 64, "targets": ["q_proj", "v_proj"], "base_bits": 8, "dropout": 0.05, "dtype": "bf16", "modules_to_save": ["lm_head"]}},
+        "training": {
+            "seq_len": 2048,
+            "adapter": {
+                "kind": "qlora",
+                "rank": 64,
+                "targets": ["q_proj", "v_proj"],
+                "base_bits": 8,
+                "dropout": 0.05,
+                "dtype": "bf16",
+                "modules_to_save": ["lm_head"],
+            },
+        },
         "cluster": {"pools": [{"gpu": "t4"}]},
     },
-    {"model": {"preset": "llama-7b"}, "training": {"seq_len": 2048, "adapter": {"kind": "lora", "targets": "attention"}}, "cluster": {"pools": [{"gpu": "t4"}]}},
-]  # fmt: skip
+    {
+        "model": {"preset": "llama-7b"},
+        "training": {"seq_len": 2048, "adapter": {"kind": "lora", "targets": "attention"}},
+        "cluster": {"pools": [{"gpu": "t4"}]},
+    },
+]
 
 
 @pytest.mark.parametrize("document", REQUESTS, ids=lambda document: next(iter(document["model"])))

@@ -16,8 +16,9 @@ ROOT = Path(__file__).resolve().parents[2]
 HTML = {"accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 JSON = {"accept": "application/json"}
 BASE = {"model": "llama-3.1-8b", "gpu": "h100-sxm-80gb", "gpus_per_node": "8", "seq_len": "8192"}
-CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1024, "num_hidden_layers": 4,
-"num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32000, "tie_word_embeddings": false, "_name_or_path": "%s"}"""
+CONFIG = """{"model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 512, "intermediate_size": 1024,
+"num_hidden_layers": 4, "num_attention_heads": 8, "num_key_value_heads": 8, "vocab_size": 32000, "tie_word_embeddings": false,
+"_name_or_path": "%s"}"""
 HOSTILE = ("</script><script>alert(1)</script>", '"; rm -rf ~ #', "'\"><img src=x onerror=alert(1)>", "{{ 7 * 7 }}")
 
 
@@ -232,8 +233,8 @@ def test_save_shows_the_token_once(client: TestClient) -> None:
 
 def test_a_reload_saves_once(client: TestClient) -> None:
     """The key in the form makes a second send of the same form find the first plan."""
-    fields = {**BASE, "key": str(Tags(get(client, **BASE).text).tags[-1]), "name": "once"}
-    fields["key"] = next(str(attrs["value"]) for _, attrs in Tags(get(client, **BASE).text).tags if attrs.get("name") == "key")
+    tags = Tags(get(client, **BASE).text).tags
+    fields = {**BASE, "name": "once", "key": next(str(attrs["value"]) for _, attrs in tags if attrs.get("name") == "key")}
     first, second = (client.post("/save", data=fields, headers=HTML) for _ in range(2))
     assert (first.status_code, second.status_code) == (201, 200)
     assert first.headers["location"] == second.headers["location"]

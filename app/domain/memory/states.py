@@ -103,13 +103,6 @@ def ema_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
     return params * bytes_each / ranks
 
 
-@term(title="DDP gradient buckets", equation="params × bytes_each", source="torch-ddp", exactness="derived",
-      changes_it="gradient_as_bucket_view shares them with the gradients")  # fmt: skip
-def ddp_bucket_bytes(params: Array, bytes_each: Array) -> Array:
-    """Flat buffers DDP reduces gradients in; as large as the gradients unless they are views of them. Bytes per GPU."""
-    return params * bytes_each
-
-
 def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Add every state line; offloaded ones are zero on the GPU."""
     c, on_gpu = columns, columns.offload_parameters == 0
@@ -152,19 +145,19 @@ def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, colum
     ledger.add(
         accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks
     )
-    ddp = (c.ddp > 0) & (c.dp > 1)
-    ledger.add(ddp_bucket_bytes, "buffers", "always", ALWAYS, params=share.trainable * ddp, bytes_each=c.grad_bytes)
 
 
 def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> dict[str, Array]:
     """Share of the gradients that exists at each moment: they grow from the head down to the first block.
 
-    They exist all along where they are accumulated over micro-steps, and at stage 3, whose flat buffer is made at the start.
+    They exist all along where they are accumulated over micro-steps, at stage 3, whose flat buffer is made at the start, and
+    under DDP, whose gradients are views of buckets that stay.
     A step inside backward frees each block's gradients at once.
     """
     c = columns
     flat = (c.deepspeed > 0) & (c.gathers > 0)
-    early = np.where((c.grad_accum > 1) | flat, 1.0, 0.0)
+    buckets = (c.ddp > 0) & (c.dp > 1)
+    early = np.where((c.grad_accum > 1) | flat | buckets, 1.0, 0.0)
     sharded = (c.fsdp2 > 0) & (c.param_ranks > 1)
     # The head's gradient comes first; FSDP2 keeps it whole until its root group is reduced, last of all.
     head = np.where(sharded, 0.0, min(1.0, numbers.head / max(1, numbers.total)) * (not numbers.adapter))

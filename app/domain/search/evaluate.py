@@ -53,7 +53,7 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation | Non
     node, capacity = setup.pool.node, setup.capacity_bytes
     over = memory.needed - capacity
     host_over = memory.host_bytes - (node.host_memory_bytes or np.inf)
-    nvme_over = memory.nvme_bytes - _disk(setup, columns)
+    nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
     safe = fits & (memory.device * (1 + setup.rates.interval_frac) <= node.gpu.memory_bytes)
     rejected = dict(space.rejected) | _capacity_rejections(over, host_over, nvme_over)
@@ -69,11 +69,12 @@ def with_recipe(setup: TrainingSetup, **changes: object) -> TrainingSetup:
     return replace(setup, recipe=replace(setup.recipe, **changes))  # type: ignore[arg-type]
 
 
-def _disk(setup: TrainingSetup, columns: Columns) -> Array:
+def _disk(setup: TrainingSetup, columns: Columns, *, pinned: bool) -> Array:
     """Disk space a candidate may use: unknown space counts as enough where NVMe is pinned, never otherwise."""
     space = setup.pool.node.nvme_bytes
     uses = (columns.offload_optimizer == 2) | (columns.offload_parameters == 2)
-    return np.where(uses, 0.0 if space is None else float(space), np.inf)
+    unknown = np.inf if pinned else 0.0
+    return np.where(uses, unknown if space is None else float(space), np.inf)
 
 
 def _capacity_rejections(over: Array, host_over: Array, nvme_over: Array) -> dict[str, int]:

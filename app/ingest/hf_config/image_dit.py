@@ -27,34 +27,32 @@ def _plain(name: str, out_features: int, in_features: int) -> tuple[Weight, ...]
     return (Weight(name, (out_features, in_features), Role.OTHER),)
 
 
-@family("Flux2Transformer2DModel")
-def flux2(f: Fields) -> Architecture:
-    """FLUX.2: no biases, gated feed-forwards, modulations shared by all blocks of a kind."""
-    attention, width = full_attention(f), width_of(f)
-    inner = int(width * f.number("mlp_ratio", default=3.0, high=1000))
-    channels = f.integer("in_channels", high=MAX_WIDTH)
-    time = f.integer("timestep_guidance_channels", default=256, high=MAX_WIDTH)
-    mlp = Mlp(ffn_hidden_size=max(inner, 1), gated=True)
-    double = Block(
+def _flux2_double(attention: Attention, width: int, mlp: Mlp) -> Block:
+    inner = mlp.ffn_hidden_size
+    image, text = ("to_q", "to_k", "to_v", "to_out.0"), ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out")
+    return Block(
         hidden_size=width,
         weights=(
-            *(w for n in ("to_q", "to_k", "to_v", "to_out.0") for w in linear(f"attn.{n}", width, width)),
-            *(w for n in ("add_q_proj", "add_k_proj", "add_v_proj", "to_add_out") for w in linear(n, width, width)),
+            *(w for name in (*image, *text) for w in linear(f"attn.{name}", width, width)),
             *qk_norms(attention.head_dim, "norm_q", "norm_k", "norm_added_q", "norm_added_k"),
-            *(w for n in ("ff", "ff_context") for w in linear(f"{n}.linear_in", 2 * mlp.ffn_hidden_size, width)),
-            *(w for n in ("ff", "ff_context") for w in linear(f"{n}.linear_out", width, mlp.ffn_hidden_size)),
+            *(w for name in ("ff", "ff_context") for w in linear(f"{name}.linear_in", 2 * inner, width)),
+            *(w for name in ("ff", "ff_context") for w in linear(f"{name}.linear_out", width, inner)),
         ),
         attention=attention,
         mlp=mlp,
         norm="layer",
         class_name="Flux2TransformerBlock",
     )
-    single = Block(
+
+
+def _flux2_single(attention: Attention, width: int, mlp: Mlp) -> Block:
+    inner = mlp.ffn_hidden_size
+    return Block(
         hidden_size=width,
         weights=(
-            *linear("attn.to_qkv_mlp_proj", 3 * width + 2 * mlp.ffn_hidden_size, width),
+            *linear("attn.to_qkv_mlp_proj", 3 * width + 2 * inner, width),
             *qk_norms(attention.head_dim, "norm_q", "norm_k"),
-            *linear("attn.to_out", width, width + mlp.ffn_hidden_size),
+            *linear("attn.to_out", width, width + inner),
         ),
         attention=attention,
         mlp=mlp,
@@ -63,11 +61,17 @@ def flux2(f: Fields) -> Architecture:
         parallel_residual=True,
         class_name="Flux2SingleTransformerBlock",
     )
-    embeds = (
-        ("timestep_embedder", "guidance_embedder")
-        if f.flag("guidance_embeds", default=True)
-        else ("timestep_embedder",)
-    )
+
+
+@family("Flux2Transformer2DModel")
+def flux2(f: Fields) -> Architecture:
+    """FLUX.2: no biases, gated feed-forwards, modulations shared by all blocks of a kind."""
+    attention, width = full_attention(f), width_of(f)
+    mlp = Mlp(ffn_hidden_size=max(int(width * f.number("mlp_ratio", default=3.0, high=1000)), 1), gated=True)
+    channels = f.integer("in_channels", high=MAX_WIDTH)
+    time = f.integer("timestep_guidance_channels", default=256, high=MAX_WIDTH)
+    guided = f.flag("guidance_embeds", default=True)
+    embeds = ("timestep_embedder", "guidance_embedder") if guided else ("timestep_embedder",)
     patch = f.integer("patch_size", default=1, high=1000) ** 2
     weights = (
         *(w for n in embeds for w in _plain(f"{n}.linear_1", width, time) + _plain(f"{n}.linear_2", width, width)),
@@ -79,9 +83,13 @@ def flux2(f: Fields) -> Architecture:
         *_plain("norm_out.linear", 2 * width, width),
         *linear("proj_out", patch * (f.optional("out_channels", high=MAX_WIDTH) or channels), width),
     )
-    counts = ((double, f.required("num_layers", high=MAX_LAYERS)), (single, f.integer("num_single_layers", low=0)))
-    stacks = tuple(Stack(block=block, count=count) for block, count in counts if count)
-    return diffusion(f, f.model_type, stacks, weights)
+    counts = (
+        (_flux2_double(attention, width, mlp), f.required("num_layers", high=MAX_LAYERS)),
+        (_flux2_single(attention, width, mlp), f.integer("num_single_layers", low=0, high=MAX_LAYERS)),
+    )
+    return diffusion(
+        f, f.model_type, tuple(Stack(block=block, count=count) for block, count in counts if count), weights
+    )
 
 
 @family("SanaTransformer2DModel")

@@ -1,0 +1,92 @@
+"""Runs emitted files on the real libraries: writes them to a folder, starts ranks on the CPU, reads what they print.
+
+To check a plan that went through the planner: ``train(job, folder, ranks=2)`` with the job the service would emit from.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.emit import files_for
+from app.emit.job import EmitJob
+
+ROOT = Path(__file__).resolve().parents[2]
+EXTENSIONS = ROOT / ".cache" / "torch_extensions"
+STEP = re.compile(r"^step (\d+) loss (\S+) grad_norm (\S+)", re.MULTILINE)
+LIMIT_S = 600
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a script printed for one optimizer step."""
+
+    number: int
+    loss: float
+    grad_norm: float
+
+
+def environment() -> dict[str, str]:
+    """No network, one thread a rank, DeepSpeed on the CPU, compiled extensions kept apart from any other project's."""
+    # A build that was killed leaves a lock which every later process would wait for.
+    for lock in EXTENSIONS.glob("*/lock"):
+        lock.unlink()
+    binaries = str(Path(sys.executable).parent)
+    return {
+        **os.environ,
+        "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}",
+        "HF_HUB_OFFLINE": "1",
+        "OMP_NUM_THREADS": "1",
+        "DS_ACCELERATOR": "cpu",
+        "TORCH_EXTENSIONS_DIR": str(EXTENSIONS),
+    }
+
+
+def write_files(job: EmitJob, folder: Path) -> Path:
+    """Write all files of a job; returns its training script."""
+    folder.mkdir(parents=True, exist_ok=True)
+    files = files_for(job)
+    for file in files:
+        (folder / file.filename).write_text(file.text, encoding="utf-8")
+    return next(folder / file.filename for file in files if file.filename.endswith("_train.py"))
+
+
+def train(job: EmitJob, folder: Path, *, ranks: int, steps: int = 3, extra: Sequence[str] = ()) -> list[Step]:
+    """Train the emitted script's smoke test on CPU ranks.
+
+    Raises:
+        AssertionError: a rank failed; the message ends with what it printed.
+    """
+    script = write_files(job, folder)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+    command += [str(script), "--smoke-test", "--steps", str(steps), *extra]
+    result = subprocess.run(
+        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S
+    )
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
+    return [Step(int(n), float(loss), float(norm)) for n, loss, norm in STEP.findall(result.stdout)]
+
+
+def probe(name: str, *arguments: str) -> Any:
+    """Run one of the probe_*.py programs in a process of its own and read the JSON on its last line."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / f"probe_{name}.py"), *arguments]
+    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
+    return json.loads(result.stdout.strip().splitlines()[-1])
+
+
+def forget_steps_after(folder: Path, step: int) -> None:
+    """Remove later checkpoints, as if training had been interrupted there."""
+    for path in folder.glob("step-*"):
+        if int(path.name.removeprefix("step-")) > step:
+            shutil.rmtree(path)
+    if (folder / "latest").exists():
+        (folder / "latest").write_text(f"step-{step:08d}", encoding="utf-8")
