@@ -91,9 +91,7 @@ def check(entry: dict[str, Any]) -> list[str]:
     except Exception as error:
         return [f"{type(error).__name__}: {error}"[:300]]
     ours: Counter[str] = Counter()
-    for weight, copies in [(w, s.owned) for s in model.stacks for w in s.block.weights] + [
-        (w, 1) for w in model.weights
-    ]:
+    for weight, copies in [(w, s.owned) for s in model.stacks for w in s.block.weights] + [(w, 1) for w in model.weights]:
         ours["x".join(map(str, weight.shape))] += weight.copies * copies
     found = []
     for label, mine, theirs in (

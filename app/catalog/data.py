@@ -45,9 +45,7 @@ class Index(Generic[T]):
         names_of: every name it goes by, its key included.
     """
 
-    def __init__(
-        self, what: str, entries: Iterable[T], *, key_of: Callable[[T], str], names_of: Callable[[T], Iterable[str]]
-    ) -> None:
+    def __init__(self, what: str, entries: Iterable[T], *, key_of: Callable[[T], str], names_of: Callable[[T], Iterable[str]]) -> None:
         self._what = what
         self._by_key: dict[str, T] = {}
         self._by_name: dict[str, dict[str, T]] = {}

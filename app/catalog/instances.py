@@ -67,9 +67,7 @@ def find_instance(name: str, loc: Loc = ("instance",)) -> InstanceSpec:
 
 @cache
 def _index() -> Index[InstanceSpec]:
-    return Index(
-        "instance", load_instances(), key_of=lambda node: node.key, names_of=lambda node: (node.key, node.name)
-    )
+    return Index("instance", load_instances(), key_of=lambda node: node.key, names_of=lambda node: (node.key, node.name))
 
 
 def _read(entry: Mapping[str, Any]) -> InstanceSpec:

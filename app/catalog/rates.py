@@ -154,12 +154,8 @@ def load_rates() -> Rates:
     """Rates read from publications, in base units."""
     data = document("rates")
     return Rates(
-        nccl_intra=tuple(
-            _collective(row, spec="spec_per_direction", fraction="fraction") for row in data["nccl_intra_node"]
-        ),
-        inter_node=tuple(
-            _collective(row, spec="node_nic_gbs", fraction="fraction_of_node_nic") for row in data["nccl_inter_node"]
-        ),
+        nccl_intra=tuple(_collective(row, spec="spec_per_direction", fraction="fraction") for row in data["nccl_intra_node"]),
+        inter_node=tuple(_collective(row, spec="node_nic_gbs", fraction="fraction_of_node_nic") for row in data["nccl_inter_node"]),
         latency=_latency(data["latency"]),
         host_device=tuple(_host_link(row) for row in data["host_device"]),
         cpu_adam=_cpu_adam(data["cpu_adam"]),
@@ -194,8 +190,7 @@ def _latency(data: Mapping[str, Any]) -> LatencyRates:
         base_s={algo: _seconds(by) for algo, by in model["base"].items()},
         nvls_s=model["nvls_us"] * US,
         fitted=tuple(
-            FittedLatency(system=f["system"], alpha_s=f["alpha_us"] * US, busbw_bytes_per_s=float(f["busbw"] * GB))
-            for f in data["fitted"]
+            FittedLatency(system=f["system"], alpha_s=f["alpha_us"] * US, busbw_bytes_per_s=float(f["busbw"] * GB)) for f in data["fitted"]
         ),
         source=model["source"],
     )

@@ -61,8 +61,8 @@ def _batch(job: EmitJob, *, auto: bool) -> dict[str, Any]:
         "train_micro_batch_size_per_gpu": s.micro_batch,
         "gradient_accumulation_steps": s.grad_accum,
     }
-    # DeepSpeed checks the product against every rank unless an mpu tells it of the tensor-parallel ones.
-    if s.tensor_parallel == s.pipeline_parallel == 1:
+    # DeepSpeed checks the product against every rank, unless an mpu or mesh tells it which of them share their data.
+    if s.tensor_parallel == s.pipeline_parallel == s.sequence_parallel == 1:
         return {"train_batch_size": s.micro_batch * s.grad_accum * s.dp, **batch}
     return batch
 

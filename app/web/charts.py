@@ -8,9 +8,9 @@ from typing import Any
 
 from app.domain.units import format_gib, format_number
 
-LABEL_WIDTHS = (480, 640, 800, 1000, 1200)
+LABEL_WIDTHS = (400, 560, 720, 880, 1000)
 """Chart widths in pixels, as in the stylesheet, from which a segment can carry its label; others are named under the bar."""
-PIXELS_PER_CHARACTER, LABEL_MARGIN = 7.0, 12
+PIXELS_PER_CHARACTER, LABEL_MARGIN = 6.7, 12
 CATEGORIES = ("parameters", "gradients", "optimizer_states", "adapters", "activations", "logits", "buffers", "overhead")
 TIME_PARTS = {"compute_s": "compute", "exposed_communication_s": "communication", "optimizer_s": "optimizer", "offload_s": "offload"}
 

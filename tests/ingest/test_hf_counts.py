@@ -104,9 +104,9 @@ def test_every_family_is_exercised() -> None:
 
 # Families whose code came with the checkpoint (no class to build), or that share the adapter of one that is built.
 UNBUILT = {
-    "RefinedWeb", "RefinedWebModel", "Yi", "aquila", "baichuan", "exaone", "internlm2", "internlm3", "llava_mistral",
+    "RefinedWeb", "RefinedWebModel", "Yi", "aquila", "baichuan", "exaone", "internlm", "internlm2", "internlm3", "llava_mistral",
     "llava_next_video", "llava_qwen", "minicpm", "minimax_m1", "minimax_text_01", "qwen2_5_vl_text", "qwen2_vl_text",
-    "qwen3_vl_moe_text", "shieldgemma2", "xverse", "mllama_text_model",
+    "qwen3_vl_moe_text", "shieldgemma2", "stablelm_epoch", "xverse", "mllama_text_model",
 }  # fmt: skip
 
 
@@ -122,3 +122,32 @@ def test_a_common_model_is_read_in_a_millisecond() -> None:
     for _ in range(50):
         architecture_from_config(config)
     assert (time.perf_counter() - started) / 50 < 5e-3
+
+
+REMOTE: list[tuple[int, dict[str, Any]]] = [
+    (6_921_720_704, {"model_type": "RefinedWebModel", "hidden_size": 4544, "n_head": 71, "n_layer": 32,
+                     "multi_query": True, "parallel_attn": True, "bias": False, "vocab_size": 65024}),
+    (41_303_293_952, {"model_type": "RefinedWeb", "hidden_size": 8192, "n_head": 128, "n_head_kv": 8, "n_layer": 60,
+                      "parallel_attn": True, "bias": False, "vocab_size": 65024}),
+    (7_069_016_064, {"model_type": "bloom", "n_embed": 4096, "num_attention_heads": 32, "n_layer": 30,
+                     "vocab_size": 250880}),
+    (7_737_708_544, {"model_type": "internlm2", "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 92544,
+                     "num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8, "bias": False}),
+    (7_321_948_160, {"model_type": "internlm", "hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 103168,
+                     "num_hidden_layers": 32, "num_attention_heads": 32, "bias": True}),
+    (7_505_973_248, {"model_type": "baichuan", "hidden_size": 4096, "intermediate_size": 11008, "vocab_size": 125696,
+                     "num_hidden_layers": 32, "num_attention_heads": 32}),
+    (2_724_880_896, {"model_type": "minicpm", "hidden_size": 2304, "intermediate_size": 5760, "vocab_size": 122753,
+                     "num_hidden_layers": 40, "num_attention_heads": 36, "num_key_value_heads": 36}),
+    (7_818_448_896, {"model_type": "exaone", "hidden_size": 4096, "intermediate_size": 14336, "vocab_size": 102400,
+                     "num_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}),
+    (9_399_951_360, {"model_type": "chatglm", "hidden_size": 4096, "ffn_hidden_size": 13696, "num_layers": 40,
+                     "padded_vocab_size": 151552, "num_attention_heads": 32, "kv_channels": 128, "add_qkv_bias": True,
+                     "multi_query_attention": True, "multi_query_group_num": 2}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("total", "config"), REMOTE, ids=lambda value: value["model_type"] if isinstance(value, dict) else "")
+def test_a_family_with_code_of_its_own_gives_the_published_total(total: int, config: dict[str, Any]) -> None:
+    """Families that no library class builds agree with the totals published with their checkpoints."""
+    assert counted_params(architecture_from_config(config)) == total

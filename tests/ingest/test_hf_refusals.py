@@ -119,15 +119,19 @@ def test_what_is_not_an_object_is_refused(config: Any) -> None:
 
 
 @pytest.mark.parametrize("family", supported_families())
-def test_an_empty_config_of_any_family_is_refused_or_read_from_class_defaults(family: str) -> None:
-    """No adapter breaks when everything is missing; only families with nested sections can be all defaults."""
+def test_an_empty_config_of_any_family_is_refused(family: str) -> None:
+    """No adapter breaks, or guesses, when everything is missing."""
     key = "_class_name" if family.endswith("Model") and family[0].isupper() else "model_type"
-    try:
-        model = architecture_from_config({key: family})
-    except InvalidRequestError as error:
-        assert error.errors
-    else:
-        assert model.kind == "multimodal"
+    assert refusal({key: family}).errors
+
+
+def test_the_first_llava_format_is_told_from_the_library_format() -> None:
+    """model_type llava with flat language fields and a tower named by a string."""
+    config = {**LLAMA, "model_type": "llava", "architectures": ["LlavaLlamaForCausalLM"], "mm_hidden_size": 1024}
+    named = {**config, "mm_vision_tower": "openai/clip-vit-large-patch14", "mm_projector_type": "mlp2x_gelu"}
+    assert architecture_from_config(named).kind == "multimodal"
+    assert "text_config" in refusal(config).detail
+    assert "mm_vision_tower" in refusal({**named, "mm_vision_tower": "some/other-tower"}).detail
 
 
 def deep(depth: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.web.charts import LABEL_WIDTHS
 from app.web.schemas import EXAMPLE_REQUEST
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,11 +111,8 @@ def test_state_is_in_the_address(client: TestClient) -> None:
 
 def test_empty_fields_of_a_plain_form_are_nothing(client: TestClient) -> None:
     """Without a script the browser sends every field, most of them empty."""
-    names = [
-        attrs["name"]
-        for tag, attrs in Tags(get(client).text).tags
-        if tag in ("input", "select", "textarea") and attrs.get("id", "").startswith("f-")
-    ]  # type: ignore[union-attr]
+    inputs = [attrs for tag, attrs in Tags(get(client).text).tags if tag in ("input", "select", "textarea")]
+    names = [attrs["name"] for attrs in inputs if str(attrs.get("id")).startswith("f-")]
     empty = {str(name): "" for name in names}
     assert len(empty) > 60
     assert get(client, **(empty | BASE)).status_code == 200
@@ -368,4 +366,6 @@ def test_static_files_are_served(client: TestClient) -> None:
         response = client.get(path)
         assert response.status_code == 200
         assert kind in response.headers["content-type"]
-    assert "url(" not in client.get("/static/app.css").text
+    css = client.get("/static/app.css").text
+    assert "url(" not in css
+    assert set(re.findall(r"from-(\d+)", css)) == {str(width) for width in LABEL_WIDTHS}

@@ -20,14 +20,12 @@ _MLP = ("dense_h_to_4h", "dense_4h_to_h")
 @family("bloom", classes=("BloomForCausalLM",))
 def bloom(f: Fields) -> Architecture:
     """BLOOM: biases everywhere, no positions, a norm right after the embedding, tied."""
-    dims = Dims.read(f, grouped=False)
+    dims = Dims.read(f.renamed(hidden_size="n_embed"), grouped=False)
     hidden, attention = dims.hidden_size, dims.attention()
     stacks = Classic(
         class_name="BloomBlock",
         hidden_size=hidden,
-        attention_weights=fused_attention(
-            hidden, attention, name="query_key_value", out_name="dense", qkv_bias=True, out_bias=True
-        ),
+        attention_weights=fused_attention(hidden, attention, name="query_key_value", out_name="dense", qkv_bias=True, out_bias=True),
         ffn=4 * hidden,
         mlp_names=_MLP,
         norm_names=("input_layernorm", "post_attention_layernorm"),
@@ -47,10 +45,11 @@ def bloom(f: Fields) -> Architecture:
 @family("falcon", "RefinedWeb", "RefinedWebModel", classes=("FalconForCausalLM", "RWForCausalLM"))
 def falcon(f: Fields) -> Architecture:
     """Falcon: one key/value head (7B), a few with two norms (40B, 180B) or one (11B), or full heads (RW)."""
-    f = f.retyped("falcon")
+    old = f.model_type == "RefinedWeb"  # the first 40B config says it by its key/value heads alone
+    f = f.retyped("falcon").renamed(num_attention_heads="n_head", num_hidden_layers="n_layer")
     plain = Dims.read(f, grouped=False)
     hidden = plain.hidden_size
-    new = f.flag("new_decoder_architecture")
+    new = f.flag("new_decoder_architecture") or (old and f.has("n_head_kv"))
     if new:
         kv = f.integer("num_kv_heads", "n_head_kv", default=plain.num_heads, high=MAX_WIDTH)
     else:
@@ -62,9 +61,7 @@ def falcon(f: Fields) -> Architecture:
     stacks = Classic(
         class_name="FalconDecoderLayer",
         hidden_size=hidden,
-        attention_weights=fused_attention(
-            hidden, attention, name="query_key_value", out_name="dense", qkv_bias=bias, out_bias=bias
-        ),
+        attention_weights=fused_attention(hidden, attention, name="query_key_value", out_name="dense", qkv_bias=bias, out_bias=bias),
         ffn=wide(f, hidden, "ffn_hidden_size"),
         mlp_names=_MLP,
         norm_names=_falcon_norms(f, new=new),

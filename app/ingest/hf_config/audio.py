@@ -24,9 +24,9 @@ _NAMES = ("q_proj", "k_proj", "v_proj", "out_proj")
 @family("qwen2_audio", classes=("Qwen2AudioForConditionalGeneration",))
 def qwen2_audio(f: Fields) -> Architecture:
     """Qwen2-Audio: Whisper's encoder, one linear projector, Qwen2."""
-    section = f.section_or_empty("text_config", model_type="qwen2")
+    section = f.needed_section("text_config", model_type="qwen2")
     text = text_model(f, section, tied=section.flag("tie_word_embeddings"))
-    audio = f.section_or_empty("audio_config").retyped("qwen2_audio_encoder")
+    audio = f.needed_section("audio_config").retyped("qwen2_audio_encoder")
     width = audio.required("d_model", high=MAX_WIDTH)
     frames = audio.integer("max_source_positions", default=1500)
     mels = audio.integer("num_mel_bins", default=128, high=MAX_WIDTH)

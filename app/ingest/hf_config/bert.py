@@ -68,9 +68,7 @@ def bert(f: Fields) -> Architecture:
 
 
 _PRE_NORM = {
-    "megatron-bert": EncoderRules(
-        prefix="MegatronBert", layer="MegatronBertLayer", norm_names=("attention.ln", "ln"), final_norm=True
-    ),
+    "megatron-bert": EncoderRules(prefix="MegatronBert", layer="MegatronBertLayer", norm_names=("attention.ln", "ln"), final_norm=True),
     "xlm-roberta-xl": EncoderRules(
         prefix="XLMRobertaXL",
         layer="XLMRobertaXLLayer",

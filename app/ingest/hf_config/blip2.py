@@ -84,11 +84,7 @@ def _qformer(f: Fields, prefix: str, queries: int) -> Tower:
 
     crossing = len(range(0, sizes.num_layers, step))
     counts = ((True, crossing), (False, sizes.num_layers - crossing))
-    stacks = tuple(
-        Stack(block=block(crosses=crosses), count=count, part="vision", tokens=queries)
-        for crosses, count in counts
-        if count
-    )
+    stacks = tuple(Stack(block=block(crosses=crosses), count=count, part="vision", tokens=queries) for crosses, count in counts if count)
     return Tower(stacks=stacks, weights=_qformer_outside(f, hidden, reads_text=reads_text), hidden_size=hidden)
 
 
@@ -118,10 +114,10 @@ def blip2(f: Fields) -> Architecture:
     name = class_name_of(f)
     if name and not name.endswith("ForConditionalGeneration"):
         raise no_such_head(f)
-    section = f.section_or_empty("text_config", model_type="opt")
-    tower = _tower(f.section_or_empty("vision_config").retyped(vision_type), prefix)
+    section = f.needed_section("text_config", model_type="opt")
+    tower = _tower(f.needed_section("vision_config").retyped(vision_type), prefix)
     queries = f.integer("num_query_tokens", default=32, high=MAX_LAYERS)
-    former = _qformer(f.section_or_empty("qformer_config").retyped(qformer_type), prefix, queries)
+    former = _qformer(f.needed_section("qformer_config").retyped(qformer_type), prefix, queries)
     text = text_model(f, section, tied=section.flag("tie_word_embeddings", default=section.model_type == "t5"))
     projector = (
         Weight("query_tokens", (1, queries, former.hidden_size), Role.OTHER),

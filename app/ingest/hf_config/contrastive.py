@@ -51,8 +51,8 @@ def _joined(f: Fields, text: Tower, vision: Tower, extra: tuple[Weight, ...], pr
 @family("clip", classes=("CLIPModel",))
 def clip(f: Fields) -> Architecture:
     """CLIP: a causal text tower and an image tower, one projection each, one temperature."""
-    text = _text(f.section_or_empty("text_config").retyped("clip_text_model"), "CLIPEncoderLayer", causal=True)
-    vision = read_tower(f.section_or_empty("vision_config").retyped("clip_vision_model"))
+    text = _text(f.needed_section("text_config").retyped("clip_text_model"), "CLIPEncoderLayer", causal=True)
+    vision = read_tower(f.needed_section("vision_config").retyped("clip_vision_model"))
     out = f.integer("projection_dim", default=512)
     extra = (
         *linear("visual_projection", out, vision.hidden_size),
@@ -65,9 +65,9 @@ def clip(f: Fields) -> Architecture:
 @family("siglip", classes=("SiglipModel",))
 def siglip(f: Fields) -> Architecture:
     """SigLIP: both towers see everything; a linear text head, a temperature and a bias."""
-    section = f.section_or_empty("text_config").retyped("siglip_text_model")
+    section = f.needed_section("text_config").retyped("siglip_text_model")
     text = _text(section, "SiglipEncoderLayer", causal=False)
-    vision = read_tower(f.section_or_empty("vision_config").retyped("siglip_vision_model"))
+    vision = read_tower(f.needed_section("vision_config").retyped("siglip_vision_model"))
     out = section.optional("projection_size") or text.hidden_size
     extra = (
         *linear("text_model.head", out, text.hidden_size, bias=True),

@@ -18,7 +18,7 @@ from app.ingest.hf_config.registry import family
 def dbrx(f: Fields) -> Architecture:
     """DBRX. Its expert matrices have no leading expert dimension: the rows of all experts lie one below another."""
     plain = Dims.read(f, grouped=False)
-    attn, ffn = f.section_or_empty("attn_config"), f.section_or_empty("ffn_config")
+    attn, ffn = f.needed_section("attn_config"), f.needed_section("ffn_config")
     kv = attn.required("kv_n_heads", high=MAX_WIDTH)
     if plain.num_heads % kv:
         raise attn.invalid("kv_n_heads", f"n_heads {plain.num_heads} is not a multiple of {kv}")
@@ -42,7 +42,5 @@ def dbrx(f: Fields) -> Architecture:
         norm="layer",
         class_name="DbrxBlock",
     )
-    outline = Outline(
-        prefix="Dbrx", hidden_size=hidden, vocab_size=plain.vocab_size, embed_name="wte", final=norm("norm_f", hidden)
-    )
+    outline = Outline(prefix="Dbrx", hidden_size=hidden, vocab_size=plain.vocab_size, embed_name="wte", final=norm("norm_f", hidden))
     return decoder(f, outline, (Stack(block=block, count=plain.num_layers),))

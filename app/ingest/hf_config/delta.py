@@ -16,9 +16,7 @@ from app.ingest.hf_config.outline import Dims, Outline, decoder, group
 from app.ingest.hf_config.registry import family
 from app.ingest.hf_config.rules import MoeRules
 
-_SHARED = MoeRules(
-    shared=lambda f: f.required("shared_expert_intermediate_size", low=0), sparse=qwen_sparse, shared_gate=True
-)
+_SHARED = MoeRules(shared=lambda f: f.required("shared_expert_intermediate_size", low=0), sparse=qwen_sparse, shared_gate=True)
 _ALL_SHARED = MoeRules(shared=lambda f: f.required("shared_expert_intermediate_size", low=0), shared_gate=True)
 
 

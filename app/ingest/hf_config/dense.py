@@ -28,9 +28,7 @@ DENSE: dict[str, DecoderRules] = {
     "ministral3": DecoderRules(prefix="Ministral3", windows=windows.sliding),
     "qwen2": DecoderRules(prefix="Qwen2", qkv_bias=True, windows=windows.late),
     "qwen3": DecoderRules(prefix="Qwen3", qkv_bias=_BIAS, out_bias=_BIAS, qk_norm="head", windows=windows.late),
-    "smollm3": DecoderRules(
-        prefix="SmolLM3", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias="mlp_bias", windows=windows.without_rope
-    ),
+    "smollm3": DecoderRules(prefix="SmolLM3", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias="mlp_bias", windows=windows.without_rope),
     "seed_oss": DecoderRules(
         prefix="SeedOss",
         qkv_bias=_BIAS,
@@ -43,9 +41,7 @@ DENSE: dict[str, DecoderRules] = {
     "granite": DecoderRules(prefix="Granite", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias="mlp_bias"),
     "internlm3": DecoderRules(prefix="InternLM3", qkv_bias="qkv_bias", out_bias="bias", mlp_bias="bias"),
     "ernie4_5": DecoderRules(prefix="Ernie4_5", qkv_bias="use_bias", out_bias="use_bias", mlp_bias="use_bias"),
-    "hunyuan_v1_dense": DecoderRules(
-        prefix="HunYuanDenseV1", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias="mlp_bias", qk_norm="head"
-    ),
+    "hunyuan_v1_dense": DecoderRules(prefix="HunYuanDenseV1", qkv_bias=_BIAS, out_bias=_BIAS, mlp_bias="mlp_bias", qk_norm="head"),
     "cwm": DecoderRules(prefix="Cwm", mlp_bias="mlp_bias", windows=windows.every(4, first_full=True)),
     "granite_swa": DecoderRules(
         prefix="GraniteSWA",
@@ -63,9 +59,7 @@ DENSE: dict[str, DecoderRules] = {
         windows=windows.every(2),
         norm_names=("input_layernorm", "pre_feedforward_layernorm"),
     ),
-    "gemma2": DecoderRules(
-        prefix="Gemma2", qkv_bias=_BIAS, out_bias=_BIAS, norm_names=_FOUR_NORMS, windows=windows.every(2)
-    ),
+    "gemma2": DecoderRules(prefix="Gemma2", qkv_bias=_BIAS, out_bias=_BIAS, norm_names=_FOUR_NORMS, windows=windows.every(2)),
     "gemma3_text": DecoderRules(
         prefix="Gemma3",
         qkv_bias=_BIAS,

@@ -60,9 +60,7 @@ VARIANTS: dict[str, DecoderRules] = {
     ),
     "bitnet": DecoderRules(prefix="BitNet", qkv_bias=_BIAS, out_bias=_BIAS, also=_sub_norms),
     "diffllama": DecoderRules(prefix="DiffLlama", qkv_bias=_BIAS, out_bias=_BIAS, also=_lambdas),
-    "nanochat": DecoderRules(
-        prefix="NanoChat", qkv_bias=_BIAS, out_bias=_BIAS, gated=False, mlp_names=("fc1", "fc2"), norm="none"
-    ),
+    "nanochat": DecoderRules(prefix="NanoChat", qkv_bias=_BIAS, out_bias=_BIAS, gated=False, mlp_names=("fc1", "fc2"), norm="none"),
     "persimmon": DecoderRules(
         prefix="Persimmon",
         qkv_bias=True,
@@ -130,9 +128,10 @@ for _name, _rules in VARIANTS.items():
     family(_name, classes=(f"{_rules.prefix}ForCausalLM",))(variant)
 
 
-@family("stablelm", classes=("StableLmForCausalLM",))
+@family("stablelm", "stablelm_epoch", classes=("StableLmForCausalLM",))
 def stablelm(f: Fields) -> Architecture:
     """StableLM: use_parallel_residual drops the second norm."""
+    f = f.retyped("stablelm")
     return build(f, _STABLELM_PARALLEL if f.flag("use_parallel_residual") else _STABLELM)
 
 

@@ -38,9 +38,7 @@ def embedder(name: str, out_features: int, in_features: int) -> tuple[Weight, ..
     return once(f"{name}.linear_1", out_features, in_features) + once(f"{name}.linear_2", out_features, out_features)
 
 
-def time_text_embed(
-    f: Fields, width: int, *, guidance: bool, pooled: str = "pooled_projection_dim"
-) -> tuple[Weight, ...]:
+def time_text_embed(f: Fields, width: int, *, guidance: bool, pooled: str = "pooled_projection_dim") -> tuple[Weight, ...]:
     """Time step, pooled text and, where distilled, guidance."""
     found = embedder("timestep_embedder", width, _TIME_CHANNELS)
     found += embedder("text_embedder", width, f.integer(pooled, high=MAX_WIDTH))

@@ -81,9 +81,7 @@ def embeddings(f: Fields, rules: EncoderRules, dims: Dims) -> tuple[Weight, ...]
     return (*found, *norm(name, size, bias=True))
 
 
-def assemble(
-    f: Fields, rules: EncoderRules, dims: Dims, stacks: tuple[Stack, ...], weights: tuple[Weight, ...]
-) -> Architecture:
+def assemble(f: Fields, rules: EncoderRules, dims: Dims, stacks: tuple[Stack, ...], weights: tuple[Weight, ...]) -> Architecture:
     """The encoder with the head that architectures[0] names; masked language modelling where it names none."""
     task = task_of(f, "masked_lm")
     predicts = task in ("masked_lm", "lm") or (task == "pretraining" and rules.head != "electra")
@@ -131,9 +129,7 @@ def _classifier(labels: int, hidden: int, name: str = "classifier") -> tuple[Wei
 def _prediction(f: Fields, rules: EncoderRules, dims: Dims) -> tuple[Weight, ...]:
     """A dense layer back to the embedding width, its norm, and the tied output matrix with a bias."""
     width = embed_size(f, dims.hidden_size)
-    found = linear("transform.dense", width, dims.hidden_size, bias=True) + norm(
-        "transform.LayerNorm", width, bias=True
-    )
+    found = linear("transform.dense", width, dims.hidden_size, bias=True) + norm("transform.LayerNorm", width, bias=True)
     bias = Weight("predictions.bias", (dims.vocab_size,), Role.BIAS)
     if f.flag("tie_word_embeddings", default=True):
         return (*found, bias)

@@ -47,9 +47,7 @@ class Fields(Lookup):
         return found
 
     def _copy(self, config: Mapping[str, Any], family: str) -> Fields:
-        return Fields(
-            config, loc=self.loc, model_type=self.class_type, nested=self.nested, missing=self.missing, family=family
-        )
+        return Fields(config, loc=self.loc, model_type=self.class_type, nested=self.nested, missing=self.missing, family=family)
 
     def required(self, *names: str, low: int = 1, high: int = MAX_COUNT) -> int:
         """An integer that must be given at the top level; nested sections fall back to the class default."""
@@ -142,9 +140,10 @@ class Fields(Lookup):
         kind = own if isinstance(own, str) and own else model_type
         return Fields(value, loc=(*self.loc, name), model_type=kind, nested=True, missing=self.missing)
 
-    def section_or_empty(self, *names: str, model_type: str = "") -> Fields:
-        """As ``section``; an absent one is read as if it were empty, so that class defaults apply."""
-        found = self.section(*names, model_type=model_type)
+    def needed_section(self, name: str, *, model_type: str = "") -> Fields:
+        """As ``section``, but noted as missing where absent: a whole tower is never read from class defaults."""
+        found = self.section(name, model_type=model_type)
         if found is not None:
             return found
-        return Fields({}, loc=(*self.loc, names[0]), model_type=model_type, nested=True, missing=self.missing)
+        self._miss((name,))
+        return Fields({}, loc=(*self.loc, name), model_type=model_type, nested=True, missing=self.missing)

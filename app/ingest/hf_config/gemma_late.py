@@ -89,9 +89,7 @@ def gemma3n(f: Fields) -> Architecture:
         )
 
     layers = dims.num_layers
-    listed = (
-        f.integers("intermediate_size", length=layers, low=1) if isinstance(f.raw("intermediate_size"), list) else None
-    )
+    listed = f.integers("intermediate_size", length=layers, low=1) if isinstance(f.raw("intermediate_size"), list) else None
     widths = listed or (f.required("intermediate_size"),) * layers
     kinds = zip(windows.every(5)(f, layers), _reuses(f, layers), widths, strict=True)
     projections = tuple(

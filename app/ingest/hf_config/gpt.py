@@ -46,9 +46,7 @@ def gpt2(f: Fields) -> Architecture:
     block = Classic(
         class_name="GPT2Block",
         hidden_size=hidden,
-        attention_weights=fused_attention(
-            hidden, attention, name="c_attn", out_name="c_proj", qkv_bias=True, out_bias=True
-        ),
+        attention_weights=fused_attention(hidden, attention, name="c_attn", out_name="c_proj", qkv_bias=True, out_bias=True),
         ffn=wide(f, hidden, "n_inner"),
         mlp_names=_MLP,
         norm_names=_NORMS,
@@ -66,9 +64,7 @@ def openai_gpt(f: Fields) -> Architecture:
     block = Classic(
         class_name="Block",
         hidden_size=hidden,
-        attention_weights=fused_attention(
-            hidden, attention, name="c_attn", out_name="c_proj", qkv_bias=True, out_bias=True
-        ),
+        attention_weights=fused_attention(hidden, attention, name="c_attn", out_name="c_proj", qkv_bias=True, out_bias=True),
         ffn=4 * hidden,
         mlp_names=_MLP,
         norm_names=_NORMS,
@@ -88,9 +84,7 @@ def gpt_bigcode(f: Fields) -> Architecture:
     stacks = Classic(
         class_name="GPTBigCodeBlock",
         hidden_size=hidden,
-        attention_weights=fused_attention(
-            hidden, attention, name="c_attn", out_name="c_proj", qkv_bias=True, out_bias=True
-        ),
+        attention_weights=fused_attention(hidden, attention, name="c_attn", out_name="c_proj", qkv_bias=True, out_bias=True),
         ffn=wide(f, hidden, "n_inner"),
         mlp_names=_MLP,
         norm_names=_NORMS,

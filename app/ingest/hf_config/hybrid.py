@@ -36,9 +36,7 @@ def mamba2_of(f: Fields, hidden: int, inner: int, *, gated_norm: bool = True) ->
 
 
 def _outline(prefix: str, dims: Dims, final: str = "final_layernorm") -> Outline:
-    return Outline(
-        prefix=prefix, hidden_size=dims.hidden_size, vocab_size=dims.vocab_size, final=norm(final, dims.hidden_size)
-    )
+    return Outline(prefix=prefix, hidden_size=dims.hidden_size, vocab_size=dims.vocab_size, final=norm(final, dims.hidden_size))
 
 
 @family("jamba", classes=("JambaForCausalLM",))

@@ -48,11 +48,11 @@ def _resampler(f: Fields, hidden: int) -> Tower:
 @family("idefics2", classes=("Idefics2ForConditionalGeneration",))
 def idefics2(f: Fields) -> Architecture:
     """Idefics2."""
-    section = f.section_or_empty("text_config", model_type="mistral")
+    section = f.needed_section("text_config", model_type="mistral")
     text = text_model(f, section, tied=f.flag("tie_word_embeddings"))
-    vision = read_tower(f.section_or_empty("vision_config").retyped("idefics2_vision"))
+    vision = read_tower(f.needed_section("vision_config").retyped("idefics2_vision"))
     hidden = text.hidden_size
-    resampler = _resampler(f.section_or_empty("perceiver_config").retyped("idefics2_perceiver"), hidden)
+    resampler = _resampler(f.needed_section("perceiver_config").retyped("idefics2_perceiver"), hidden)
     inner = section.retyped(section.model_type).required("intermediate_size")
     projection = (
         Weight("modality_projection.gate_proj", (inner, vision.hidden_size)),

@@ -87,9 +87,7 @@ def flux2(f: Fields) -> Architecture:
         (_flux2_double(attention, width, mlp), f.required("num_layers", high=MAX_LAYERS)),
         (_flux2_single(attention, width, mlp), f.integer("num_single_layers", low=0, high=MAX_LAYERS)),
     )
-    return diffusion(
-        f, f.model_type, tuple(Stack(block=block, count=count) for block, count in counts if count), weights
-    )
+    return diffusion(f, f.model_type, tuple(Stack(block=block, count=count) for block, count in counts if count), weights)
 
 
 @family("SanaTransformer2DModel")

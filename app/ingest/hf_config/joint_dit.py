@@ -69,11 +69,7 @@ def single_block(f: Fields, class_name: str, *, ratio: int = 4) -> Block:
         hidden_size=width,
         weights=(
             *once("norm.linear", 3 * width, width),
-            *(
-                weight
-                for name in ("to_q", "to_k", "to_v")
-                for weight in linear(f"attn.{name}", width, width, bias=True)
-            ),
+            *(weight for name in ("to_q", "to_k", "to_v") for weight in linear(f"attn.{name}", width, width, bias=True)),
             *qk_norms(attention.head_dim, "norm_q", "norm_k"),
             *linear("proj_mlp", ratio * width, width, bias=True),
             *linear("proj_out", width, (1 + ratio) * width, bias=True),
@@ -204,18 +200,14 @@ def sd3(f: Fields) -> Architecture:
         *_out(width, patch**2 * (f.optional("out_channels", high=MAX_WIDTH) or channels)),
     )
     kinds = [(i in dual, i == layers - 1) for i in range(layers)]
-    stacks = _stacks(
-        *((_sd3_block(f, dual=k[0], last=k[1], normed=normed), kinds.count(k)) for k in dict.fromkeys(kinds))
-    )
+    stacks = _stacks(*((_sd3_block(f, dual=k[0], last=k[1], normed=normed), kinds.count(k)) for k in dict.fromkeys(kinds)))
     return diffusion(f, f.model_type, stacks, weights)
 
 
 def _sd3_block(f: Fields, *, dual: bool, last: bool, normed: bool) -> Block:
     attention, width = full_attention(f), width_of(f)
     size = attention.head_dim
-    text: tuple[Weight, ...] = tuple(
-        weight for name in _ADDED for weight in linear(f"attn.{name}", width, width, bias=True)
-    )
+    text: tuple[Weight, ...] = tuple(weight for name in _ADDED for weight in linear(f"attn.{name}", width, width, bias=True))
     if not last:
         text += linear("attn.to_add_out", width, width, bias=True) + feed(width, 4 * width, prefix="ff_context")
     second = attend(width, prefix="attn2") + (qk_norms(size, "attn2.norm_q", "attn2.norm_k") if normed else ())

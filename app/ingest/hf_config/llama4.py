@@ -100,8 +100,8 @@ def llama4_vision(f: Fields) -> Tower:
 @family("llama4", classes=("Llama4ForConditionalGeneration",))
 def llama4(f: Fields) -> Architecture:
     """Llama 4 with its tower; the head is tied by the text config alone."""
-    section = f.section_or_empty("text_config").retyped("llama4_text")
-    vision = read_tower(f.section_or_empty("vision_config").retyped("llama4_vision_model"))
+    section = f.needed_section("text_config").retyped("llama4_text")
+    vision = read_tower(f.needed_section("vision_config").retyped("llama4_vision_model"))
     text = text_model(f, section, tied=section.flag("tie_word_embeddings"))
     projector = linear("multi_modal_projector.linear_1", text.hidden_size, vision.hidden_size)
     return replace(joined(f, text, vision, projector, "Llama4"), family="llama4")

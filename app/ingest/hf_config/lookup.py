@@ -26,9 +26,7 @@ def class_table() -> Mapping[str, Mapping[str, Mapping[str, Any]]]:
 
     Source: written by ``bench/dump_class_defaults.py`` from the installed transformers.
     """
-    table: dict[str, dict[str, dict[str, Any]]] = json.loads(
-        Path(__file__).with_name("class_defaults.json").read_text(encoding="utf-8")
-    )
+    table: dict[str, dict[str, dict[str, Any]]] = json.loads(Path(__file__).with_name("class_defaults.json").read_text(encoding="utf-8"))
     return table
 
 

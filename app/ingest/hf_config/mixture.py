@@ -98,9 +98,7 @@ MIXTURES: dict[str, DecoderRules] = {
         windows=windows.switched,
         moe=MoeRules(sparse=qwen_sparse),
     ),
-    "olmoe": DecoderRules(
-        prefix="Olmoe", qkv_bias=_BIAS, out_bias=_BIAS, qk_norm="width", moe=MoeRules(width=("intermediate_size",))
-    ),
+    "olmoe": DecoderRules(prefix="Olmoe", qkv_bias=_BIAS, out_bias=_BIAS, qk_norm="width", moe=MoeRules(width=("intermediate_size",))),
     "flex_olmo": DecoderRules(
         prefix="FlexOlmo",
         qkv_bias=_BIAS,

@@ -107,8 +107,8 @@ def _vision(f: Fields) -> Tower:
 @family("mllama", classes=("MllamaForConditionalGeneration",))
 def mllama(f: Fields) -> Architecture:
     """Llama 3.2 Vision."""
-    section = f.section_or_empty("text_config").retyped("mllama_text_model")
-    tower = _vision(f.section_or_empty("vision_config").retyped("mllama_vision_model"))
+    section = f.needed_section("text_config").retyped("mllama_text_model")
+    tower = _vision(f.needed_section("vision_config").retyped("mllama_vision_model"))
     text = text_model(f, section, tied=section.flag("tie_word_embeddings"))
     projector = linear("multi_modal_projector", text.hidden_size, tower.hidden_size, bias=True)
     return joined(f, text, tower, projector, "Mllama")

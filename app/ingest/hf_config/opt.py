@@ -44,9 +44,7 @@ def opt(f: Fields) -> Architecture:
     hidden = dims.hidden_size
     width = f.optional("word_embed_proj_dim", high=MAX_WIDTH) if f.has("word_embed_proj_dim") else hidden
     width = width or hidden
-    outside: tuple[Weight, ...] = (
-        embedding("embed_positions", f.required("max_position_embeddings") + _OFFSET, hidden),
-    )
+    outside: tuple[Weight, ...] = (embedding("embed_positions", f.required("max_position_embeddings") + _OFFSET, hidden),)
     if width != hidden:
         outside += linear("project_out", width, hidden) + linear("project_in", hidden, width)
     before = f.flag("do_layer_norm_before", default=True) and not f.flag("_remove_final_layer_norm")

@@ -123,9 +123,7 @@ def head_dim(f: Fields, hidden_size: int, num_heads: int) -> int:
     if given is not None:
         return given
     if hidden_size % num_heads and not f.missing:
-        msg = (
-            f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads} and head_dim is not given"
-        )
+        msg = f"hidden_size {hidden_size} is not a multiple of num_attention_heads {num_heads} and head_dim is not given"
         raise f.invalid("num_attention_heads", msg)
     return max(hidden_size // num_heads, 1)
 
@@ -135,10 +133,7 @@ def group(kinds: Iterable[Hashable], build: Callable[..., Block]) -> tuple[Stack
     counts: dict[Hashable, int] = {}
     for kind in kinds:
         counts[kind] = counts.get(kind, 0) + 1
-    return tuple(
-        Stack(block=build(*kind) if isinstance(kind, tuple) else build(kind), count=count)
-        for kind, count in counts.items()
-    )
+    return tuple(Stack(block=build(*kind) if isinstance(kind, tuple) else build(kind), count=count) for kind, count in counts.items())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,8 +21,7 @@ _TEXT = {
     "qwen3_vl_moe_text": ("qwen3_moe", "Qwen3VLMoeText"),
 }
 SECTIONS.update(
-    {"qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision", "qwen3_vl_moe_vision", "qwen3_5_vision"}
-    | {"qwen3_5_moe_vision"}
+    {"qwen2_vl_vision", "qwen2_5_vl_vision", "qwen3_vl_vision", "qwen3_vl_moe_vision", "qwen3_5_vision"} | {"qwen3_5_moe_vision"}
 )
 
 
@@ -141,7 +140,7 @@ def _text_section(f: Fields, model_type: str) -> Fields:
 def qwen2_vl(f: Fields) -> Architecture:
     """Qwen2-VL."""
     section = _text_section(f, "qwen2_vl_text").retyped("qwen2_vl_text")
-    tower = _qwen2_tower(f.section_or_empty("vision_config").retyped("qwen2_vl_vision"))
+    tower = _qwen2_tower(f.needed_section("vision_config").retyped("qwen2_vl_vision"))
     return joined(f, text_model(f, section, tied=either_tied(f, section)), tower, (), "Qwen2VL")
 
 
@@ -149,7 +148,7 @@ def qwen2_vl(f: Fields) -> Architecture:
 def qwen2_5_vl(f: Fields) -> Architecture:
     """Qwen2.5-VL."""
     section = _text_section(f, "qwen2_5_vl_text").retyped("qwen2_5_vl_text")
-    tower = _qwen25_tower(f.section_or_empty("vision_config").retyped("qwen2_5_vl_vision"))
+    tower = _qwen25_tower(f.needed_section("vision_config").retyped("qwen2_5_vl_vision"))
     return joined(f, text_model(f, section, tied=either_tied(f, section)), tower, (), "Qwen2_5_VL")
 
 
@@ -165,7 +164,7 @@ _QWEN3 = {
 def qwen3_vl(f: Fields) -> Architecture:
     """Qwen3-VL, its mixture, and Qwen3.5 with its hybrid text model."""
     prefix = _QWEN3[f.model_type]
-    section = f.section_or_empty("text_config").retyped(f"{f.model_type}_text")
-    vision = f.section_or_empty("vision_config").retyped(f"{f.model_type}_vision")
+    section = f.needed_section("text_config").retyped(f"{f.model_type}_text")
+    vision = f.needed_section("vision_config").retyped(f"{f.model_type}_vision")
     tower = _qwen3_tower(vision, f"{prefix}VisionBlock")
     return joined(f, text_model(f, section, tied=f.flag("tie_word_embeddings")), tower, (), prefix)

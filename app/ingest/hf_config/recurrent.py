@@ -43,9 +43,7 @@ def recurrent_gemma(f: Fields) -> Architecture:
 
     pattern = f.texts("block_types", "_block_types") or ("recurrent", "recurrent", "attention")
     kinds = [pattern[i % len(pattern)] for i in range(dims.num_layers)]
-    outline = Outline(
-        prefix="RecurrentGemma", hidden_size=hidden, vocab_size=dims.vocab_size, final=norm("final_norm", hidden)
-    )
+    outline = Outline(prefix="RecurrentGemma", hidden_size=hidden, vocab_size=dims.vocab_size, final=norm("final_norm", hidden))
     return decoder(f, outline, group(kinds, block))
 
 
@@ -101,9 +99,7 @@ def lfm2(f: Fields) -> Architecture:
     layers = dims.num_layers
     first = f.integer("num_dense_layers", default=2, low=0) if mixes else layers
     kinds = [(attends, i >= first) for i, attends in enumerate(_lfm2_attends(f, layers))]
-    outline = Outline(
-        prefix=prefix, hidden_size=hidden, vocab_size=dims.vocab_size, final=norm("embedding_norm", hidden)
-    )
+    outline = Outline(prefix=prefix, hidden_size=hidden, vocab_size=dims.vocab_size, final=norm("embedding_norm", hidden))
     return decoder(f, outline, group(kinds, block))
 
 

@@ -59,9 +59,7 @@ def qwen(f: Fields) -> Architecture:
 @family("chatglm", classes=("ChatGLMModel", "ChatGLMForConditionalGeneration"))
 def chatglm(f: Fields) -> Architecture:
     """ChatGLM2, ChatGLM3 and GLM-4-9B: one q/k/v matrix with bias, both GLU halves in dense_h_to_4h, untied."""
-    named = f.renamed(
-        num_hidden_layers="num_layers", intermediate_size="ffn_hidden_size", vocab_size="padded_vocab_size"
-    )
+    named = f.renamed(num_hidden_layers="num_layers", intermediate_size="ffn_hidden_size", vocab_size="padded_vocab_size")
     plain = Dims.read(named, grouped=False)
     groups = plain.num_heads
     if f.flag("multi_query_attention"):
@@ -74,9 +72,7 @@ def chatglm(f: Fields) -> Architecture:
     block = Block(
         hidden_size=hidden,
         weights=(
-            *fused_attention(
-                hidden, attention, name="query_key_value", out_name="dense", qkv_bias=qkv_bias, out_bias=bias
-            ),
+            *fused_attention(hidden, attention, name="query_key_value", out_name="dense", qkv_bias=qkv_bias, out_bias=bias),
             *fused_gated_mlp(hidden, ffn, ("dense_h_to_4h", "dense_4h_to_h"), bias=bias),
             *norms(_NORMS, hidden, bias=not f.flag("rmsnorm", default=True)),
         ),
@@ -153,6 +149,13 @@ def deepseek(f: Fields) -> Architecture:
         moe=MoeRules(count=("n_routed_experts",), shared=shared_by_count, sparse=_deepseek_sparse),
     )
     return build(f, rules)
+
+
+@family("internlm", classes=("InternLMForCausalLM",))
+def internlm(f: Fields) -> Architecture:
+    """InternLM 1: Llama with biases on all four projections."""
+    bias = f.flag("bias", default=True)
+    return build(f, DecoderRules(prefix="InternLM", qkv_bias=bias, out_bias=bias))
 
 
 @family("minicpm", classes=("MiniCPMForCausalLM",))

@@ -85,15 +85,11 @@ class MoeRules:
             shared_bias=switch(f, self.shared_bias),
         )  # fmt: skip
         if self.transposed:
-            found = tuple(
-                replace(w, shape=(w.shape[0], w.shape[2], w.shape[1])) if w.role is Role.EXPERT else w for w in found
-            )
+            found = tuple(replace(w, shape=(w.shape[0], w.shape[2], w.shape[1])) if w.role is Role.EXPERT else w for w in found)
         if self.expert_bias:
             rows = (2 * moe.expert_ffn_hidden_size, hidden_size)
             names = ("experts.gate_up_proj_bias", "experts.down_proj_bias")
-            found += tuple(
-                Weight(name, (moe.num_experts, size), Role.EXPERT) for name, size in zip(names, rows, strict=True)
-            )
+            found += tuple(Weight(name, (moe.num_experts, size), Role.EXPERT) for name, size in zip(names, rows, strict=True))
         return found + self.also(moe)
 
 

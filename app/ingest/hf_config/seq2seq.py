@@ -48,9 +48,7 @@ SEQ2SEQ: dict[str, Seq2SeqRules] = {
 }
 
 
-def side_stack(
-    f: Fields, prefix: str, side: Literal["encoder", "decoder"], *, key_bias: bool = True, tokens: int | None = None
-) -> Stack:
+def side_stack(f: Fields, prefix: str, side: Literal["encoder", "decoder"], *, key_bias: bool = True, tokens: int | None = None) -> Stack:
     """The layers of one side; a decoder layer also attends to the encoder's output."""
     hidden = f.required("d_model", high=MAX_WIDTH)
     heads = f.required(f"{side}_attention_heads", high=MAX_WIDTH)

@@ -119,9 +119,7 @@ def _nemotron_kinds(f: Fields) -> tuple[str, ...]:
         raise f.unsupported("hybrid_override_pattern", "missing: it says which layers are M (mamba), * , - or E")
     unknown = sorted({kind[:20] for kind in pattern if kind not in _KINDS})
     if unknown:
-        raise f.invalid(
-            "hybrid_override_pattern", f"unknown kinds of layer {', '.join(unknown)}; M, *, - and E are known"
-        )
+        raise f.invalid("hybrid_override_pattern", f"unknown kinds of layer {', '.join(unknown)}; M, *, - and E are known")
     if len(pattern) > MAX_LAYERS:
         raise f.invalid("hybrid_override_pattern", f"{len(pattern):,} layers are more than {MAX_LAYERS:,}")
     return tuple(_KINDS[kind] for kind in pattern)
@@ -146,9 +144,7 @@ def _nemotron_block(f: Fields, dims: Dims, kind: str) -> Block:
     if kind == "attention":
         attention = dims.attention(f.optional("sliding_window"))
         weights = grouped_attention(hidden, attention)
-        return Block(
-            hidden_size=hidden, weights=first + weights, attention=attention, num_norms=1, class_name="NemotronHBlock"
-        )
+        return Block(hidden_size=hidden, weights=first + weights, attention=attention, num_norms=1, class_name="NemotronHBlock")
     if kind == "moe":
         moe, weights = _nemotron_experts(f, hidden)
         return Block(hidden_size=hidden, weights=first + weights, moe=moe, num_norms=1, class_name="NemotronHBlock")
@@ -168,9 +164,7 @@ def _nemotron_experts(f: Fields, hidden: int) -> tuple[Moe, tuple[Weight, ...]]:
     )
     latent = f.optional("moe_latent_size", high=MAX_WIDTH)
     width, bias = latent or hidden, f.flag("mlp_bias")
-    shared = two_layer_mlp(
-        hidden, moe.shared_ffn_hidden_size, ("shared_experts.up_proj", "shared_experts.down_proj"), bias=bias
-    )
+    shared = two_layer_mlp(hidden, moe.shared_ffn_hidden_size, ("shared_experts.up_proj", "shared_experts.down_proj"), bias=bias)
     weights = (
         *linear("router", moe.num_experts, hidden),
         Weight("experts.up_proj", (moe.num_experts, moe.expert_ffn_hidden_size, width), Role.EXPERT),

@@ -74,10 +74,12 @@ _LLAVAS = {
 @family(*_LLAVAS, classes=("LlavaForConditionalGeneration",))
 def llava(f: Fields) -> Architecture:
     """LLaVA and Pixtral: any tower, a two-layer projector; LLaVA-NeXT and OneVision add one line-break vector."""
+    if f.has("mm_vision_tower"):  # the first format kept model_type llava for flat language fields
+        return original_llava(f.as_family("llava_llama"))
     default_tower = "siglip_vision_model" if f.model_type == "llava_onevision" else "clip_vision_model"
     default_text = "qwen2" if f.model_type == "llava_onevision" else "llama"
-    section = f.section_or_empty("text_config", model_type=default_text)
-    tower = read_tower(f.section_or_empty("vision_config", model_type=default_tower))
+    section = f.needed_section("text_config", model_type=default_text)
+    tower = read_tower(f.needed_section("vision_config", model_type=default_tower))
     tied = f.flag("tie_word_embeddings") if f.model_type == "llava_next" else either_tied(f, section)
     text = text_model(f, section, tied=tied)
     projector = _two_layers(
@@ -93,10 +95,10 @@ def llava(f: Fields) -> Architecture:
 @family("paligemma", classes=("PaliGemmaForConditionalGeneration",))
 def paligemma(f: Fields) -> Architecture:
     """PaliGemma 1 and 2: SigLIP, one linear projector, Gemma."""
-    section = f.section_or_empty("text_config", model_type="gemma")
-    tower = read_tower(f.section_or_empty("vision_config", model_type="siglip_vision_model"))
+    section = f.needed_section("text_config", model_type="gemma")
+    tower = read_tower(f.needed_section("vision_config", model_type="siglip_vision_model"))
     text = text_model(f, section, tied=f.flag("tie_word_embeddings", default=True))
-    vision = f.section_or_empty("vision_config", model_type="siglip_vision_model")
+    vision = f.needed_section("vision_config", model_type="siglip_vision_model")
     width = vision.integer("projection_dim", default=f.integer("projection_dim", default=text.hidden_size))
     return joined(f, text, tower, linear("projector", width, tower.hidden_size, bias=True), "PaliGemma")
 
@@ -104,8 +106,8 @@ def paligemma(f: Fields) -> Architecture:
 @family("gemma3", "shieldgemma2", classes=("Gemma3ForConditionalGeneration",))
 def gemma3(f: Fields) -> Architecture:
     """Gemma 3: SigLIP, one projection matrix and a norm; the text sizes may all be class defaults."""
-    section = f.section_or_empty("text_config", model_type="gemma3_text")
-    tower = read_tower(f.section_or_empty("vision_config", model_type="siglip_vision_model"))
+    section = f.needed_section("text_config", model_type="gemma3_text")
+    tower = read_tower(f.needed_section("vision_config", model_type="siglip_vision_model"))
     text = text_model(f, section, tied=f.flag("tie_word_embeddings", default=True))
     projector = (
         Weight("projector.mm_input_projection_weight", (tower.hidden_size, text.hidden_size)),
@@ -117,8 +119,8 @@ def gemma3(f: Fields) -> Architecture:
 @family("mistral3", classes=("Mistral3ForConditionalGeneration",))
 def mistral3(f: Fields) -> Architecture:
     """Mistral Small 3.1: Pixtral's tower, patches merged before a two-layer projector."""
-    section = f.section_or_empty("text_config", model_type="mistral")
-    tower = read_tower(f.section_or_empty("vision_config", model_type="pixtral"))
+    section = f.needed_section("text_config", model_type="mistral")
+    tower = read_tower(f.needed_section("vision_config", model_type="pixtral"))
     text = text_model(f, section, tied=f.flag("tie_word_embeddings", default=True))
     merge = f.integer("spatial_merge_size", default=2, high=1000)
     bias = f.flag("multimodal_projector_bias")
@@ -134,8 +136,8 @@ def mistral3(f: Fields) -> Architecture:
 def idefics3(f: Fields) -> Architecture:
     """Idefics3 and SmolVLM: pixel shuffle and one matrix."""
     prefix = "Idefics3" if f.model_type == "idefics3" else "SmolVLM"
-    section = f.section_or_empty("text_config", model_type="llama")
-    vision = f.section_or_empty("vision_config", model_type=f"{f.model_type}_vision")
+    section = f.needed_section("text_config", model_type="llama")
+    vision = f.needed_section("vision_config", model_type=f"{f.model_type}_vision")
     tower = read_tower(vision.retyped(f"{f.model_type}_vision"))
     text = text_model(f, section, tied=f.flag("tie_word_embeddings"))
     scale = f.integer("scale_factor", default=2, high=1000)
@@ -146,8 +148,8 @@ def idefics3(f: Fields) -> Architecture:
 @family("internvl", classes=("InternVLForConditionalGeneration",))
 def internvl(f: Fields) -> Architecture:
     """InternVL 2.5 to 3.5 in the library's format: InternViT, pixel shuffle, a normed two-layer projector."""
-    section = f.section_or_empty("text_config", model_type="qwen2")
-    tower = read_tower(f.section_or_empty("vision_config", model_type="internvl_vision"))
+    section = f.needed_section("text_config", model_type="qwen2")
+    tower = read_tower(f.needed_section("vision_config", model_type="internvl_vision"))
     text = text_model(f, section, tied=f.flag("tie_word_embeddings", default=True))
     ratio = f.number("downsample_ratio", default=0.5, high=1)
     if not ratio:
@@ -168,9 +170,7 @@ def original_llava(f: Fields) -> Architecture:
     tower = _named_tower(f)
     kind = f.text("mm_projector_type", default="linear")
     depth = _projector_depth(f, kind)
-    projector = linear(
-        "projector.0", text.hidden_size, f.integer("mm_hidden_size", default=tower.hidden_size), bias=True
-    )
+    projector = linear("projector.0", text.hidden_size, f.integer("mm_hidden_size", default=tower.hidden_size), bias=True)
     for i in range(1, depth):
         projector += linear(f"projector.{i}", text.hidden_size, text.hidden_size, bias=True)
     if "unpad" in f.text("mm_patch_merge_type", default="flat"):
@@ -208,8 +208,8 @@ def _named_tower(f: Fields) -> Tower:
 @family("aya_vision", classes=("AyaVisionForConditionalGeneration",))
 def aya_vision(f: Fields) -> Architecture:
     """Aya Vision: SigLIP, pixel shuffle, a gated projector, Cohere 2."""
-    section = f.section_or_empty("text_config", model_type="cohere2")
-    tower = read_tower(f.section_or_empty("vision_config", model_type="siglip_vision_model"))
+    section = f.needed_section("text_config", model_type="cohere2")
+    tower = read_tower(f.needed_section("vision_config", model_type="siglip_vision_model"))
     text = text_model(f, section, tied=f.flag("tie_word_embeddings", default=True))
     merged = tower.hidden_size * f.integer("downsample_factor", default=2, high=1000) ** 2
     inner = f.integer("alignment_intermediate_size", default=text.hidden_size)
