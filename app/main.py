@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import uvicorn
 from fastapi import FastAPI
+from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION
@@ -41,6 +42,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.include_router(api.router)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
+    app.add_middleware(GZipMiddleware, minimum_size=1024)
     middleware.install(app, settings)
     return app
 

@@ -89,9 +89,6 @@ class Metrics:
         ]
         bounds = [*(f"{bound:g}" for bound in _BUCKETS_S), "+Inf"]
         cumulative = list(accumulate(buckets))
-        lines += [
-            f'shardplan_request_seconds_bucket{{le="{bound}"}} {count}'
-            for bound, count in zip(bounds, cumulative, strict=True)
-        ]
+        lines += [f'shardplan_request_seconds_bucket{{le="{bound}"}} {count}' for bound, count in zip(bounds, cumulative, strict=True)]
         lines += [f"shardplan_request_seconds_sum {total_s:.6f}", f"shardplan_request_seconds_count {cumulative[-1]}"]
         return "\n".join(lines) + "\n"

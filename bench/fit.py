@@ -80,12 +80,8 @@ def fit_reserved(found: list[Case]) -> dict[str, float]:
     def loss(sharded: float, whole: float, each: float) -> float:
         return by_family([(f, (a * (1 + (sharded if g else whole)) + each * t + x - m) / m) for f, m, a, g, t, x in usable])
 
-    ranges = json.loads(FITTED.read_text())["constants"]
-    grid = product(
-        np.arange(*ranges["reserved_frac_sharded"]["range"], 0.01),
-        np.arange(*ranges["reserved_frac_whole"]["range"], 0.01),
-        np.arange(*ranges["reserved_logit_bytes"]["range"], 0.5),
-    )
+    steps = {"reserved_frac_sharded": 0.01, "reserved_frac_whole": 0.01, "reserved_logit_bytes": 0.5}
+    grid = product(*(np.arange(low, high + step / 2, step) for (low, high), step in ((_range(n), s) for n, s in steps.items())))
     sharded, whole, each = min(grid, key=lambda p: loss(*p))
     return {
         "reserved_frac_sharded": round(float(sharded), 3),
@@ -134,8 +130,13 @@ def _changes(factor: float) -> list[Callable[[Rates], Rates]]:
     ]
 
 
-def _bounded(name: str, value: float) -> float:
+def _range(name: str) -> tuple[float, float]:
     low, high = json.loads(FITTED.read_text())["constants"][name]["range"]
+    return float(low), float(high)
+
+
+def _bounded(name: str, value: float) -> float:
+    low, high = _range(name)
     return float(min(high, max(low, value)))
 
 

@@ -82,8 +82,9 @@ def settings(tmp_path: Path) -> AppSettings:
 @pytest.fixture
 def client(settings: AppSettings) -> Iterator[object]:
     """A client of the whole service, started and stopped as in production."""
-    from app.main import create_app
     from fastapi.testclient import TestClient
+
+    from app.main import create_app
 
     with TestClient(create_app(settings)) as opened:
         yield opened

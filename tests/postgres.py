@@ -152,9 +152,7 @@ def _account() -> pwd.struct_passwd | None:
 
 
 def _as(account: pwd.struct_passwd | None, folder: Path) -> dict[str, Any]:
-    who: dict[str, Any] = (
-        {} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
-    )
+    who: dict[str, Any] = {} if account is None else {"user": account.pw_uid, "group": account.pw_gid, "extra_groups": []}
     return {"cwd": folder, **who}
 
 

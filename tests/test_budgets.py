@@ -39,9 +39,7 @@ def named(path: Path) -> str:
     return str(path.relative_to(ROOT))
 
 
-def nodes(
-    kind: type[ast.AST] | tuple[type[ast.AST], ...], paths: list[Path] = SOURCES
-) -> Iterator[tuple[str, ast.AST]]:
+def nodes(kind: type[ast.AST] | tuple[type[ast.AST], ...], paths: list[Path] = SOURCES) -> Iterator[tuple[str, ast.AST]]:
     """Every node of a kind with where it stands."""
     for path in paths:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

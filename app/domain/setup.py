@@ -16,7 +16,7 @@ from app.domain.model import parameters as count
 from app.domain.model.architecture import Architecture, Role
 from app.domain.recipe.adapter import adapter_params, base_weight_bytes, quantised_params, saved_module_params
 from app.domain.recipe.optimizer import OPTIMIZERS, state_elements_per_param
-from app.domain.recipe.precision import StoredDtypes, dtype_bytes, stored_dtypes
+from app.domain.recipe.precision import StoredDtypes, dtype_bytes
 from app.domain.recipe.recipe import Recipe
 
 Array = NDArray[Any]

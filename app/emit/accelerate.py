@@ -20,9 +20,7 @@ def accelerate_config(job: EmitJob) -> Artifact:
     writer = {"deepspeed": _deepspeed, "fsdp2": _fsdp2, "ddp": _ddp}[job.settings.framework]
     config = {"compute_environment": "LOCAL_MACHINE", **writer(job), **_machines(job)}
     notes = [*header(job), *_notes(job)]
-    text = "".join(f"# {line}\n" for line in notes) + yaml.safe_dump(
-        config, sort_keys=False, allow_unicode=True, width=120
-    )
+    text = "".join(f"# {line}\n" for line in notes) + yaml.safe_dump(config, sort_keys=False, allow_unicode=True, width=120)
     return Artifact(filename="accelerate.yaml", media_type="application/yaml", text=text)
 
 
@@ -104,15 +102,9 @@ def _notes(job: EmitJob) -> list[str]:
     if s.framework != "fsdp2":
         return notes
     if s.activation_checkpointing == "selective":
-        notes.append(
-            "accelerate knows no selective checkpointing: this file recomputes whole layers, slower and smaller."
-        )
+        notes.append("accelerate knows no selective checkpointing: this file recomputes whole layers, slower and smaller.")
     if _mixed_precision(job) != "no" and s.reduce_dtype == "fp32":
-        notes.append(
-            "accelerate reduces gradients in the compute dtype; for fp32 pass a MixedPrecisionPolicy in Python."
-        )
+        notes.append("accelerate reduces gradients in the compute dtype; for fp32 pass a MixedPrecisionPolicy in Python.")
     if s.grad_accum > 1:
-        notes.append(
-            "In the script: GradientAccumulationPlugin(sync_each_batch=True), else every GPU holds whole gradients."
-        )
+        notes.append("In the script: GradientAccumulationPlugin(sync_each_batch=True), else every GPU holds whole gradients.")
     return notes

@@ -16,12 +16,8 @@ def ddp_script(job: EmitJob) -> Artifact:
     """
     s = job.settings
     if s.tensor_parallel > 1:
-        raise ConflictError(
-            f"no DDP script is written for tensor_parallel {s.tensor_parallel}; plan with fsdp2 instead"
-        )
+        raise ConflictError(f"no DDP script is written for tensor_parallel {s.tensor_parallel}; plan with fsdp2 instead")
     if s.optimizer_in_backward:
-        raise ConflictError(
-            "DDP reduces a gradient after its hooks ran, so optimizer_in_backward cannot be used with it"
-        )
+        raise ConflictError("DDP reduces a gradient after its hooks ran, so optimizer_in_backward cannot be used with it")
     imports = (*TORCH_IMPORTS, "torch.nn.parallel:DistributedDataParallel")
     return write_script(job, Script(filename="ddp_train.py", launcher="ddp", imports=imports, extra={}))

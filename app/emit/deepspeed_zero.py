@@ -54,9 +54,7 @@ def uses_bf16_optimizer(job: EmitJob) -> bool:
     """Whether DeepSpeed picks BF16_Optimizer, whose buckets are fixed: stage 1, bf16, fp32 accumulation, states on GPU."""
     s = job.settings
     on_gpu = s.offload_optimizer != "cpu"
-    return (
-        zero_stage(job) == 1 and compute_dtype(job) == "bf16" and s.master_weights and s.grad_dtype == "fp32" and on_gpu
-    )
+    return zero_stage(job) == 1 and compute_dtype(job) == "bf16" and s.master_weights and s.grad_dtype == "fp32" and on_gpu
 
 
 def aio_block(job: EmitJob) -> dict[str, Any]:
@@ -89,9 +87,7 @@ def _check_offload(job: EmitJob, stage: int) -> None:
             hint="use zero3",
         )
     if stage < 3 and s.offload_parameters != "none":
-        raise InvalidRequestError.at(
-            "constraints", "offload_parameters", msg=f"stage {stage} ignores parameter offload", hint="use zero3"
-        )
+        raise InvalidRequestError.at("constraints", "offload_parameters", msg=f"stage {stage} ignores parameter offload", hint="use zero3")
     if s.hpz_group_size > 1 and s.world_size % s.hpz_group_size:
         raise InvalidRequestError.at(
             "constraints",

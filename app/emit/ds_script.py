@@ -16,6 +16,4 @@ def deepspeed_script(job: EmitJob) -> Artifact:
     """
     stage = zero_stage(job)
     imports = ("deepspeed", *(("transformers.integrations:HfDeepSpeedConfig",) if stage == 3 else ()))
-    return write_script(
-        job, Script(filename="ds_train.py", launcher="deepspeed", imports=imports, extra={"stage": stage})
-    )
+    return write_script(job, Script(filename="ds_train.py", launcher="deepspeed", imports=imports, extra={"stage": stage}))

@@ -75,7 +75,5 @@ def _widths(config: Mapping[str, Any]) -> dict[str, Any]:
 def _few_kv_heads(config: Mapping[str, Any]) -> dict[str, Any]:
     heads = next((config[key] for key in _HEADS if isinstance(config.get(key), int)), None)
     return {
-        key: min(MAX_HEADS, heads) if config[key] == heads else min(2, config[key])
-        for key in _KV_HEADS
-        if isinstance(config.get(key), int)
+        key: min(MAX_HEADS, heads) if config[key] == heads else min(2, config[key]) for key in _KV_HEADS if isinstance(config.get(key), int)
     }

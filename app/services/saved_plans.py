@@ -179,8 +179,15 @@ def _new_plan(request: Mapping[str, Any], answer: Mapping[str, Any], *, name: st
 def gpu_names(request: Mapping[str, Any]) -> str:
     """Catalogue keys of the GPUs a request asks for, each once, in the order of its pools."""
     pools = request["cluster"]["pools"]
-    keys = [pool.get("gpu") or find_instance(pool["instance"], ("cluster", "pools")).gpu for pool in pools]
-    return ", ".join(dict.fromkeys(keys))
+    return ", ".join(dict.fromkeys(_gpu_name(pool) for pool in pools))
+
+
+def _gpu_name(pool: Mapping[str, Any]) -> str:
+    """Catalogue key of a pool's GPU, its instance's, or the name of one described inline."""
+    given = pool.get("gpu")
+    if isinstance(given, Mapping):
+        return str(given.get("name") or "custom GPU")
+    return str(given or find_instance(pool["instance"], ("cluster", "pools")).gpu)
 
 
 def _short(text: str) -> str:

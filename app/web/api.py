@@ -44,7 +44,13 @@ def post_plan_file(file: FileName, body: PlanBody, dialect: Annotated[Literal["p
     return file_response(file_of(body, file, dialect=dialect))
 
 
-@router.post("/plans", tags=["saved plans"], status_code=201, responses={201: {"model": PlanOut}, **problems(400, 409, 413, 422, 503)}, summary="Plan and save")
+@router.post(
+    "/plans",
+    tags=["saved plans"],
+    status_code=201,
+    responses={201: {"model": PlanOut}, **problems(400, 409, 413, 422, 503)},
+    summary="Plan and save",
+)
 def post_plans(
     body: Annotated[SaveRequest, Body(openapi_examples=_EXAMPLES)],
     saved: SavedPlansDep,
@@ -86,5 +92,11 @@ def readyz(database: DatabaseDep) -> dict[str, str]:
 def saved_document(kept: SavedPlan) -> dict[str, Any]:
     """A saved plan in the contract's shape: the answer as it was, with its id and links."""
     links = {"self": f"/plans/{kept.id}"} | {name: f"/plans/{kept.id}/{name}" for name in kept.answer.get("files", {})}
-    document = dict(kept.answer) | {"id": kept.id, "name": kept.name, "note": kept.note, "created_at": kept.created_at.isoformat(), "links": links}
+    document = dict(kept.answer) | {
+        "id": kept.id,
+        "name": kept.name,
+        "note": kept.note,
+        "created_at": kept.created_at.isoformat(),
+        "links": links,
+    }
     return document | ({"edit_token": kept.edit_token} if kept.edit_token else {})

@@ -107,9 +107,7 @@ def from_error(error: ShardplanError) -> Problem:
     """The problem an error of this product stands for."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers = {"Retry-After": str(RETRY_AFTER_S)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
-    return Problem(
-        status=status, code=error.code, title=error.title, detail=error.detail, errors=error.errors, headers=headers
-    )
+    return Problem(status=status, code=error.code, title=error.title, detail=error.detail, errors=error.errors, headers=headers)
 
 
 def from_validation(errors: tuple[FieldError, ...]) -> Problem:
@@ -118,16 +116,12 @@ def from_validation(errors: tuple[FieldError, ...]) -> Problem:
     detail = f"{first.msg}; {first.hint}" if first.hint else first.msg
     if len(errors) > 1:
         detail += f" (and {len(errors) - 1} more)"
-    return Problem(
-        status=422, code=InvalidRequestError.code, title=InvalidRequestError.title, detail=detail, errors=errors
-    )
+    return Problem(status=422, code=InvalidRequestError.code, title=InvalidRequestError.title, detail=detail, errors=errors)
 
 
 def not_json(detail: str, *, loc: tuple[str | int, ...] = ()) -> Problem:
     """The problem of a body that is not JSON at all."""
-    return Problem(
-        status=400, code="not_json", title="The body is not JSON", detail=detail, errors=(FieldError(loc, detail),)
-    )
+    return Problem(status=400, code="not_json", title="The body is not JSON", detail=detail, errors=(FieldError(loc, detail),))
 
 
 def unexpected() -> Problem:

@@ -210,6 +210,7 @@ def test_custom_gpu_and_instance(client: TestClient) -> None:
     gpu = {"name": "my card", "memory_gib": 90, "bf16_tflops": 500, "hbm_gb_per_s": 2000}
     inline = client.post("/plan", json=changed(cluster={"pools": [{"gpu": gpu, "gpus_per_node": 4, "nodes": 1}]}))
     assert inline.status_code == 200
+    assert client.post("/plans", json=changed(cluster={"pools": [{"gpu": gpu}]})).status_code == 201
     instance = client.post("/plan", json=changed(cluster={"pools": [{"instance": "p5.48xlarge", "nodes": 2}]})).json()
     assert instance["recommended"]["settings"]["world_size"] == 16
     assert instance["recommended"]["cost"]["usd_per_hour"] > 0

@@ -102,9 +102,7 @@ def _offload(config: dict[str, Any], job: EmitJob) -> dict[str, bool]:
         "DS020 nothing reaches the drive": param.get("device") == "nvme" and param["max_in_cpu"] >= shard,
         "DS062 pinning not stated": any(b and "pin_memory" not in b for b in (optimizer, param)),
         "buffer_size in offload_optimizer": "buffer_size" in optimizer,
-        "inert swap keys": any(
-            b.get("device") == "cpu" and set(b) > {"device", "pin_memory"} for b in (optimizer, param)
-        ),
+        "inert swap keys": any(b.get("device") == "cpu" and set(b) > {"device", "pin_memory"} for b in (optimizer, param)),
         "aio without nvme": ("aio" in config) != nvme,
         "DS033 hpz": hpz != 1 and (job.settings.world_size % hpz != 0 or job.settings.nodes == 1),
     }

@@ -151,9 +151,7 @@ def test_a_hostile_name_runs_nothing(tmp_path: Any) -> None:
     script = tmp_path / "launch.sh"
     script.write_text({file.filename: file.text for file in files_for(job)}["launch.sh"], encoding="utf-8")
     environment = {"PATH": "/usr/bin:/bin", "MASTER_ADDR": "localhost"}
-    result = subprocess.run(
-        ["bash", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=30
-    )
+    result = subprocess.run(["bash", str(script)], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=30)
     assert result.returncode == 1
     assert "missing or not writable" in result.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["launch.sh"]

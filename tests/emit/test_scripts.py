@@ -97,9 +97,7 @@ def constants(script: Artifact) -> dict[str, str]:
 
 def test_the_plan_is_at_the_top_of_the_script() -> None:
     """Batch, dtypes, layers and the planned peak are constants a reader finds first."""
-    script = fsdp2_script(
-        make_job(framework="fsdp2", seq_len=4096, micro_batch=3, global_batch=48, gradient_clipping=0.5)
-    )
+    script = fsdp2_script(make_job(framework="fsdp2", seq_len=4096, micro_batch=3, global_batch=48, gradient_clipping=0.5))
     values = constants(script)
     assert values["(SEQ_LEN, MICRO_BATCH, GLOBAL_BATCH)"] == "(4096, 3, 48)"
     assert values["COMPUTE_DTYPE"] == "torch.bfloat16"
@@ -162,9 +160,7 @@ def other_kind(kind: Any) -> Architecture:
         (None, {"expert_parallel": 2}, "expert_parallel"),
     ],
 )
-def test_what_has_no_script_says_so_and_keeps_its_other_files(
-    model: Architecture | None, changes: dict[str, Any], word: str
-) -> None:
+def test_what_has_no_script_says_so_and_keeps_its_other_files(model: Architecture | None, changes: dict[str, Any], word: str) -> None:
     """The configuration files remain, and launch.sh asks for the user's own script."""
     job = make_job(model=model, framework="fsdp2", **changes)
     with pytest.raises(ConflictError, match=word):

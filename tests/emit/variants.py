@@ -60,9 +60,7 @@ def all_jobs() -> dict[str, EmitJob]:
         jobs[f"{framework} lora"] = make_job(framework=framework, job={"adapter": LORA})
         jobs[f"{framework} qlora"] = make_job(framework=framework, job={"adapter": {**LORA, "kind": "qlora"}})
         jobs[f"{framework} qlora 8"] = make_job(framework=framework, job={"adapter": {"kind": "qlora", "base_bits": 8}})
-        jobs[f"{framework} moe"] = make_job(
-            framework=framework, model=tiny_llama(moe=True), job={"hf_config": TINY_MIXTRAL}
-        )
+        jobs[f"{framework} moe"] = make_job(framework=framework, model=tiny_llama(moe=True), job={"hf_config": TINY_MIXTRAL})
         jobs[f"{framework} shape only"] = make_job(framework=framework, job={"hf_config": None, "hf_id": None})
         jobs[f"{framework} name only"] = make_job(framework=framework, job={"hf_config": None, "figures": {}})
         jobs[f"{framework} unplanned"] = make_job(framework=framework, job={"planned_allocated_bytes": None})

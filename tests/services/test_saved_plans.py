@@ -78,9 +78,7 @@ def test_the_same_key_and_request_save_once(plans: SavedPlans, database: Databas
 
 
 @pytest.mark.parametrize("other", [{"name": "other"}, {"note": "other"}, {"request": REQUEST | {"headroom_frac": 0.1}}])
-def test_the_same_key_with_another_request_is_a_conflict(
-    plans: SavedPlans, database: Database, other: dict[str, Any]
-) -> None:
+def test_the_same_key_with_another_request_is_a_conflict(plans: SavedPlans, database: Database, other: dict[str, Any]) -> None:
     """A key stands for one request, name and note."""
     plans.save(REQUEST, ANSWER, idempotency_key="key-1")
     changed: dict[str, Any] = {"request": REQUEST, **other}

@@ -68,9 +68,7 @@ def train(job: EmitJob, folder: Path, *, ranks: int, steps: int = 3, extra: Sequ
     script = write_files(job, folder)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
     command += [str(script), "--smoke-test", "--steps", str(steps), *extra]
-    result = subprocess.run(
-        command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S
-    )
+    result = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S)
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
     return [Step(int(n), float(loss), float(norm)) for n, loss, norm in STEP.findall(result.stdout)]
 

@@ -59,9 +59,7 @@ def test_optimizers_written_for_shards_match_the_unsharded_ones(trained: Trainer
     assert_same(sharded, trained(2, **DDP, optimizer=optimizer))
 
 
-@pytest.mark.parametrize(
-    "changes", [{}, {"param_dtype": "bf16", "reduce_dtype": "bf16", "master_weights": False}, {"compile": True}]
-)
+@pytest.mark.parametrize("changes", [{}, {"param_dtype": "bf16", "reduce_dtype": "bf16", "master_weights": False}, {"compile": True}])
 def test_bf16_stays_near_fp32(trained: Trainer, changes: dict[str, Any]) -> None:
     """Rounding moves the third digit of a loss, no more."""
     low = trained(2, framework="fsdp2", precision="bf16", **changes)

@@ -33,8 +33,12 @@ class Degrees:
         """
         product = self.model_ranks * self.sequence_parallel
         if world_size % product:
+            named = next(
+                (n for n in ("tensor_parallel", "pipeline_parallel", "sequence_parallel") if getattr(self, n) > 1), "tensor_parallel"
+            )
             raise InvalidRequestError.at(
                 "constraints",
+                named,
                 msg=f"tensor_parallel {self.tensor_parallel} × pipeline_parallel {self.pipeline_parallel} × "
                 f"sequence_parallel {self.sequence_parallel} = {product} does not divide the {world_size} GPUs",
                 hint=f"choose degrees whose product is one of {', '.join(map(str, divisors(world_size)[:12]))}",
