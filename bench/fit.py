@@ -17,12 +17,13 @@ from typing import Any
 
 import numpy as np
 
+from app.catalog.data import document
 from app.catalog.fitted import fitted_rates
 from app.domain.memory.peak import Memory, evaluate_memory, pool_peaks
 from app.domain.search.evaluate import evaluate
 from app.domain.setup import Columns, Rates, TrainingSetup, numbers_of
 from app.domain.speed.step import evaluate_speed
-from bench.rows import Row, measured_rows
+from bench.rows import Row, gpu_counter, measured_rows, predict
 
 FITTED = Path(__file__).resolve().parents[1] / "app" / "catalog" / "fitted.json"
 SWEEPS = 3
@@ -142,27 +143,38 @@ def _bounded(name: str, value: float) -> float:
 
 def write(values: Mapping[str, Any]) -> None:
     """Put values into fitted.json, one constant a line."""
-    document = json.loads(FITTED.read_text())
+    current = json.loads(FITTED.read_text())
     for name, value in values.items():
-        document["constants"][name]["value"] = value
-    lines = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in document["constants"].items())
-    head = f' "schema": {json.dumps(document["schema"])},\n "how": {json.dumps(document["how"])},\n "constants": {{\n  {lines}\n }}\n'
+        current["constants"][name]["value"] = value
+    lines = ",\n  ".join(f"{json.dumps(name)}: {json.dumps(entry)}" for name, entry in current["constants"].items())
+    head = f' "schema": {json.dumps(current["schema"])},\n "how": {json.dumps(current["how"])},\n "constants": {{\n  {lines}\n }}\n'
     FITTED.write_text("{\n" + head + "}\n")
 
 
-def quantile_of(errors: list[float], share: float) -> float:
-    """The absolute error that this share of rows stays within."""
-    return round(float(np.quantile(np.abs(errors), share)), 3)
+def fit_intervals() -> dict[str, float]:
+    """Half widths that hold 90 % of the public rows, of peak memory and of step time."""
+    memory, time = [], []
+    for row in measured_rows():
+        best = predict(row)
+        if row.csv["peak_mem_gib"]:
+            memory.append(float(row.csv["peak_mem_gib"]) * 2**30 / gpu_counter(best, row.counter) - 1)
+        if row.csv["tokens_per_s_per_gpu"] and row.speed_known and row.csv["fp8"] != "true":
+            time.append(float(row.csv["tokens_per_s_per_gpu"]) / best.time.tokens_per_s_per_gpu - 1)
+    halves = {"interval_frac": memory, "time_interval_frac": time}
+    return {name: round(float(np.quantile(np.abs(errors), 0.9)), 3) for name, errors in halves.items()}
 
 
 def main() -> None:
-    """Fit everything and write it."""
+    """Fit everything, write it, and say how wide the errors are that remain."""
     found = cases()
     write(fit_reserved(found))
     fitted = fit_time(found, fitted_rates())
     names = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
     rounded = {name: float(f"{getattr(fitted, name):.4g}") for name in names}
     write(rounded | {"matmul_frac": {k: round(v, 3) for k, v in fitted.matmul_frac.items()}})
+    document.cache_clear()
+    fitted_rates.cache_clear()
+    write(fit_intervals())
     print(FITTED.read_text())
 
 

@@ -86,7 +86,7 @@ def _padded(weights: list[tuple[Weight, int]], ranks: int) -> float:
         return 1.0
     total = padded = 0
     for weight, owned in weights:
-        rows, numel = weight.shape[0], weight.numel * owned
+        rows, numel = (weight.shape or (1,))[0], weight.numel * owned
         total += numel
         padded += numel // rows * (-(-rows // ranks) * ranks)
     return padded / total

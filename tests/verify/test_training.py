@@ -26,7 +26,6 @@ SAME_RESULT: dict[str, dict[str, Any]] = {
         "activation_offload": True,
     },
     "tensor parallel": {"tensor_parallel": 2, "dp_shard": 4},
-    "foreach": {"optimizer_implementation": "foreach"},
 }
 
 
@@ -52,7 +51,7 @@ def test_settings_that_only_move_memory_change_no_result(trained: Trainer, name:
     assert_same(trained(2, **FSDP2, **SAME_RESULT[name]), trained(2, **FSDP2))
 
 
-@pytest.mark.parametrize("optimizer", ["lion", "muon", "adafactor"])
+@pytest.mark.parametrize("optimizer", ["muon", "adafactor"])
 def test_optimizers_written_for_shards_match_the_unsharded_ones(trained: Trainer, optimizer: str) -> None:
     """Row means and orthogonalised matrices need the whole tensor, whoever holds it."""
     sharded = trained(2, **FSDP2, optimizer=optimizer)
@@ -96,7 +95,7 @@ def test_lora_trains_only_adapters(trained: Trainer) -> None:
     assert sharded[0].grad_norm < trained(2, **FSDP2)[0].grad_norm / 2
 
 
-@pytest.mark.parametrize("changes", [FSDP2, DDP, {**FSDP2, "optimizer": "muon"}])
+@pytest.mark.parametrize("changes", [FSDP2, DDP])
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path, changes: dict[str, Any]) -> None:
     """Saved after two steps of four, continued, on the same ranks."""
     job, save = make_job(**changes), ["--save-dir", str(tmp_path / "saved")]

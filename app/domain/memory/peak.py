@@ -19,6 +19,9 @@ from app.domain.memory.states import add_states
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
+Z_90 = 1.645
+"""Half width of a 90 % interval of a normal error, in standard deviations."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
@@ -96,5 +99,5 @@ def fit_probability(device_bytes: float, capacity_bytes: float, interval_frac: f
         >>> round(fit_probability(80.0, 80.0, 0.1), 2), fit_probability(40.0, 80.0, 0.1) > 0.999
         (0.5, True)
     """
-    sigma = max(1.0, interval_frac * device_bytes / 1.645)
+    sigma = max(1.0, interval_frac * device_bytes / Z_90)
     return 0.5 * (1 + erf((capacity_bytes - device_bytes) / (sigma * sqrt(2))))

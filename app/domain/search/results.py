@@ -32,7 +32,7 @@ def candidate_at(evaluation: Evaluation, index: int) -> Candidate:
 
 
 def verdict_at(evaluation: Evaluation, index: int) -> Verdict:
-    """``fits`` with the whole interval, ``tight`` when only the middle of it fits, else ``does_not_fit``."""
+    """``fits`` with a probability of at least 80 %, ``tight`` where it fits with less, else ``does_not_fit``."""
     if not evaluation.fits[index]:
         return "does_not_fit"
     return "fits" if evaluation.safe[index] else "tight"
