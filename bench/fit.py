@@ -48,11 +48,10 @@ def cases() -> list[Case]:
         question = row.resolved.question
         setup = replace(question.setup, pool=question.pools[0])
         table = evaluate(setup, question.constraints)
-        if table is not None:
-            best = np.array([int(np.lexsort((table.memory.device, table.complexity))[0])])
-            columns = table.columns.take(best)
-            memory = evaluate_memory(setup, table.numbers, columns)
-            found.append(Case(row, setup, columns, memory))
+        best = np.array([int(np.lexsort((table.memory.device, table.complexity))[0])])
+        columns = table.columns.take(best)
+        memory = evaluate_memory(setup, table.numbers, columns)
+        found.append(Case(row, setup, columns, memory))
     return found
 
 

@@ -40,10 +40,7 @@ def plan_of(*args: Any, **kwargs: Any) -> Plan:
 def evaluate_request(*args: Any, **kwargs: Any) -> Evaluation:
     """The evaluated table of ``request_of``'s arguments on its first pool."""
     question = question_of(*args, **kwargs)
-    evaluation = evaluate(replace(question.setup, pool=question.pools[0]), question.constraints)
-    if evaluation is None:
-        raise ValueError("no candidate is legal")
-    return evaluation
+    return evaluate(replace(question.setup, pool=question.pools[0]), question.constraints)
 
 
 def term_bytes(plan: Plan, name: str) -> float:

@@ -113,13 +113,14 @@ class MomentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """Memory of the busiest GPU: three totals, the moment they peak at and how sure that is."""
+    """Memory of the busiest GPU: three totals, what the run fails without, the moment they peak at and how sure that is."""
 
     terms: tuple[TermResult, ...]
     moments: tuple[MomentResult, ...]
     peak_allocated_bytes: int
     peak_reserved_bytes: int
     device_bytes: int
+    needed_bytes: int
     peak_moment: str
     capacity_bytes: int
     fit_probability_frac: float

@@ -11,6 +11,7 @@ from app.catalog.models import find_model
 from app.domain.errors import InvalidRequestError
 from app.domain.model.architecture import Architecture
 from app.domain.model.infer import Shape, architecture_from_params, architecture_from_shape
+from app.domain.model.parameters import total_params
 from app.domain.recipe.adapter import Adapter
 from app.domain.recipe.recipe import Recipe
 from app.domain.search.constraints import Constraints
@@ -125,6 +126,14 @@ def _check_training(setup: TrainingSetup) -> None:
             "training", "adapter", "targets", msg=f"no layer of this model is called any of {', '.join(recipe.adapter.targets)[:200]}",
             hint=f"its layers are {', '.join(names)}",
         )  # fmt: skip
+    total = total_params(setup.model)
+    if recipe.trainable_params and recipe.trainable_params > total:
+        raise InvalidRequestError.at(
+            "training",
+            "trainable_params",
+            msg=f"trainable_params {recipe.trainable_params:,} exceeds the model's {total:,} parameters",
+            hint="leave it out to train everything",
+        )
     if recipe.adapter and recipe.trainable_params:
         raise InvalidRequestError.at(
             "training",

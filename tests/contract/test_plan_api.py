@@ -109,6 +109,8 @@ BAD = [
     (changed(training__adapter={"kind": "lora", "targets": ["nosuch"]}), ["training", "adapter", "targets"], "q_proj"),
     (changed(cluster__pools__0__intra_node="string"), ["cluster", "pools", 0, "intra_node"], "nvlink4"),
     (changed(headroom_frac=2), ["headroom_frac"], ""),
+    (changed(training__trainable_params=1e13), ["training", "trainable_params"], "exceeds"),
+    (changed(constraints={"strategy": "hsdp", "shard_group_size": 3}), ["constraints", "shard_group_size"], "divides"),
 ]
 
 

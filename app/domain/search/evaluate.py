@@ -44,12 +44,14 @@ class Evaluation:
     rejected: dict[str, int]
 
 
-def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation | None:
-    """Build the space for one pool and evaluate it; None when rules leave nothing."""
+def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
+    """Build the space for one pool and evaluate it.
+
+    Raises:
+        InvalidRequestError: the pins contradict each other, the model or the devices.
+    """
     numbers = numbers_of(setup.model, setup.recipe)
     space = build_space(setup, numbers, constraints)
-    if space.columns is None:
-        return None
     columns = space.columns
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
@@ -59,6 +61,9 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation | Non
     nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
     safe = fits & (memory.device * (1 + SAFE_Z * setup.rates.interval_frac / Z_90) <= node.gpu.memory_bytes)
+    # A host that is not known cannot be said to hold what is offloaded to it.
+    if node.host_memory_bytes is None:
+        safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)
     rejected = dict(space.rejected) | _capacity_rejections(over, host_over, nvme_over)
     return Evaluation(
         setup=setup, numbers=numbers, columns=columns, memory=memory, speed=speed, fits=fits, safe=safe, over_bytes=over,

@@ -33,6 +33,8 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
     speed = format_number(candidate.time.tokens_per_s_per_gpu)
     spread = round(100 * evaluation.setup.rates.time_interval_frac)
     word = _VERDICT_WORDS[candidate.verdict]
+    if gpu.device_bytes > gpu.capacity_bytes:
+        used = f"{format_gib(gpu.needed_bytes)}, with the allocator's cache {used},"
     return f"{word}: {how}; {used} of {there} at its peak ({gpu.peak_moment}), {speed} tokens/s per GPU ± {spread} %."
 
 

@@ -98,10 +98,7 @@ def _evaluations(question: Question) -> list[Evaluation]:
         except InvalidRequestError as refusal:
             refusals.append(refusal)
             continue
-        if evaluation is not None:
-            found.append(evaluation)
-        else:
-            refusals.append(_nothing_legal(question))
+        found.append(evaluation)
     if not found:
         raise refusals[0]
     return found
@@ -162,16 +159,3 @@ def largest(holds: Callable[[int], bool], limit: int) -> int:
         middle = (low + high) // 2
         low, high = (middle, high) if holds(middle) else (low, middle)
     return low
-
-
-def _nothing_legal(question: Question) -> InvalidRequestError:
-    pinned = {k: v for k, v in _pins(question.constraints).items() if v is not None}
-    text = ", ".join(f"{k} {v}" for k, v in pinned.items())
-    return InvalidRequestError.at(
-        "constraints", msg=f"no framework can do all of this together: {text}",
-        hint="FSDP2 offloads everything or nothing, NVMe needs ZeRO-3, DDP has no offload; leave one of them open",
-    )  # fmt: skip
-
-
-def _pins(constraints: Constraints) -> dict[str, object]:
-    return {name: getattr(constraints, name) for name in constraints.__slots__}

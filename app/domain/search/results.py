@@ -56,6 +56,7 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
         peak_allocated_bytes=sum(int(t.value) for t in alive),
         peak_reserved_bytes=round(memory.reserved[index]),
         device_bytes=round(device),
+        needed_bytes=round(float(memory.needed[index])),
         peak_moment=MOMENT_LABELS[moment],
         capacity_bytes=capacity,
         fit_probability_frac=fit_probability(device, evaluation.setup.pool.node.gpu.memory_bytes, rates.interval_frac),

@@ -30,7 +30,7 @@ _REUSE, _SUB_GROUP = 1_000_000_000, 100_000_000
 class Space:
     """A built table with the combinations that rules left out, counted by reason."""
 
-    columns: Columns | None
+    columns: Columns
     rejected: Counter[str] = field(default_factory=Counter)
 
 
@@ -38,7 +38,7 @@ def build_space(setup: TrainingSetup, numbers: Numbers, constraints: Constraints
     """Every legal candidate under the constraints.
 
     Raises:
-        InvalidRequestError: the pinned degrees do not divide the devices, or no strategy matches the pins.
+        InvalidRequestError: the pinned degrees do not divide the devices, or no strategy allows the pins together.
     """
     strategies = find_strategies(constraints.framework, constraints.strategy)
     if not strategies:
@@ -48,7 +48,7 @@ def build_space(setup: TrainingSetup, numbers: Numbers, constraints: Constraints
     rejected: Counter[str] = Counter()
     combos = [combo for s in strategies for combo in _combinations(setup, constraints, degrees, s, rejected)]
     if not combos:
-        return Space(columns=None, rejected=rejected)
+        raise _nothing_legal(constraints, rejected)
     return Space(columns=_columns(setup, numbers, degrees, np.array(combos, dtype=np.int64)), rejected=rejected)
 
 
@@ -174,6 +174,17 @@ def _why_not_offload(strategy: Strategy, pair: tuple[int, int]) -> str:
 
 def _code(name: str | None) -> int | None:
     return None if name is None else OFFLOAD_TARGETS.index(name)
+
+
+def _nothing_legal(constraints: Constraints, rejected: Counter[str]) -> InvalidRequestError:
+    """Everything was ruled out: the pins, and the rules that left nothing."""
+    pinned = {name: value for name in constraints.__slots__ if (value := getattr(constraints, name)) is not None}
+    order = ("shard_group_size", "offload_parameters", "offload_optimizer", "strategy", "framework")
+    field = next((name for name in order if name in pinned), "strategy")
+    text = ", ".join(f"{name} {value}" for name, value in pinned.items())
+    return InvalidRequestError.at(
+        "constraints", field, msg=f"no framework can do all of this together: {text}", hint="; ".join(rejected) or "leave one of them open"
+    )
 
 
 def _no_such_pair(constraints: Constraints) -> InvalidRequestError:

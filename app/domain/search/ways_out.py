@@ -39,8 +39,6 @@ def _try(label: str, changes: dict[str, Any], setup: TrainingSetup, constraints:
         evaluation = evaluate(setup, constraints)
     except InvalidRequestError:
         return None
-    if evaluation is None:
-        return None
     index = choose(evaluation, "throughput")
     row = nearest(evaluation) if index is None else index
     way = WayOut(label=label, changes=changes, device_bytes=round(float(evaluation.memory.device[row])), fits=index is not None)
