@@ -89,7 +89,8 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         "peak per GPU": f"{format_gib(best.gpu.device_bytes)} of {format_gib(best.gpu.capacity_bytes)} at {best.gpu.peak_moment}",
         "speed": f"{format_number(best.time.tokens_per_s_per_gpu)} tokens/s per GPU",
     }
-    adapter = request.training.adapter.model_dump() if request.training.adapter else None
+    used = resolved.question.setup.recipe.adapter
+    adapter = request.training.adapter.model_dump() | {"dropout": used.dropout} if request.training.adapter and used else None
     return EmitJob(
         settings=best.settings,
         model=resolved.model.architecture,
@@ -98,6 +99,8 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         adapter=adapter,
         engine_version=ENGINE_VERSION,
         figures=figures,
+        planned_allocated_bytes=best.gpu.peak_allocated_bytes,
+        planned_reserved_bytes=best.gpu.peak_reserved_bytes,
     )
 
 
