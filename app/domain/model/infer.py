@@ -84,7 +84,8 @@ _KNOWN_SIZES = (
     (1.1e8, 12, 768), (3.5e8, 24, 1024), (1.24e9, 16, 2048), (3.2e9, 28, 3072), (8.0e9, 32, 4096), (1.3e10, 40, 5120), (3.3e10, 60, 6656),
     (7.0e10, 80, 8192), (1.8e11, 96, 12288), (4.05e11, 126, 16384), (1e12, 160, 20480),
 )  # fmt: skip
-_VOCAB = 32_000
+# Vocabularies of the usual decoders: GPT-2's padded one below a billion parameters, Llama 3's from there on.
+_SMALL_VOCAB, _VOCAB, _VOCAB_FROM = 50_304, 128_256, 1e9
 
 
 def architecture_from_params(params: float) -> Architecture:
@@ -100,15 +101,16 @@ def architecture_from_params(params: float) -> Architecture:
     size, layers, hidden = min(_KNOWN_SIZES, key=lambda known: abs(math.log(known[0] / params)))
     layers = max(1, round(layers * params / size)) if params < _KNOWN_SIZES[0][0] or params > _KNOWN_SIZES[-1][0] else layers
     heads = max(1, hidden // 128)
+    vocab = _VOCAB if params >= _VOCAB_FROM else _SMALL_VOCAB
     ffn = -(-hidden * 8 // 3 // 256) * 256
     shape = Shape(
-        num_layers=layers, hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=128, ffn_hidden_size=ffn, vocab_size=_VOCAB,
+        num_layers=layers, hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=128, ffn_hidden_size=ffn, vocab_size=vocab,
         total_params=round(params),
     )  # fmt: skip
     base = architecture_from_shape(shape, name=f"{format_count(params)} parameters")
     said = (
         f"Only a parameter count ({format_count(params)}) was given: the shape is taken as {layers} layers, hidden size {hidden:,}, "
-        f"{heads} heads, feed-forward {ffn:,}, vocabulary {_VOCAB:,}; activations and speed follow that guess."
+        f"{heads} heads, feed-forward {ffn:,}, vocabulary {vocab:,}; activations and speed follow that guess."
     )
     return replace(base, family="params", inferred=(said,))
 
