@@ -12,7 +12,7 @@ import yaml
 from app.domain.plan import Artifact
 from app.emit.job import EmitJob
 from app.emit.model_source import class_names
-from app.emit.recipe import compute_dtype, header, zero_stage
+from app.emit.recipe import compute_dtype, fsdp_offload, header, zero_stage
 
 
 def accelerate_config(job: EmitJob) -> Artifact:
@@ -68,7 +68,7 @@ def _fsdp2(job: EmitJob) -> dict[str, Any]:
     if names := class_names(job):
         block["fsdp_transformer_layer_cls_to_wrap"] = ",".join(names)
     block |= {
-        "fsdp_offload_params": s.offload_parameters != "none",
+        "fsdp_offload_params": fsdp_offload(job),
         "fsdp_state_dict_type": "SHARDED_STATE_DICT",
         "fsdp_cpu_ram_efficient_loading": True,
         "fsdp_activation_checkpointing": s.activation_checkpointing != "none",

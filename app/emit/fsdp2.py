@@ -6,7 +6,7 @@ from app.domain.errors import ConflictError
 from app.domain.model.parameters import is_moe
 from app.domain.plan import Artifact
 from app.emit.job import EmitJob
-from app.emit.recipe import TORCH_DTYPES, compute_dtype
+from app.emit.recipe import TORCH_DTYPES, compute_dtype, fsdp_offload
 from app.emit.scripts import STATE_DICT, TORCH_IMPORTS, Script, write_script
 
 FSDP = "torch.distributed.fsdp"
@@ -37,11 +37,11 @@ def fsdp2_script(job: EmitJob) -> Artifact:
 
 def _imports(job: EmitJob) -> tuple[str, ...]:
     s = job.settings
-    wanted = [*TORCH_IMPORTS, f"{FSDP}:fully_shard", f"{STATE_DICT}:set_model_state_dict"]
+    wanted = [*TORCH_IMPORTS, "collections:Counter", f"{FSDP}:fully_shard", f"{STATE_DICT}:set_model_state_dict"]
     wanted += ["torch.distributed.device_mesh:DeviceMesh", "torch.distributed.device_mesh:init_device_mesh"]
     if compute_dtype(job) != "fp32":
         wanted.append(f"{FSDP}:MixedPrecisionPolicy")
-    if s.offload_parameters != "none":
+    if fsdp_offload(job):
         wanted.append(f"{FSDP}:CPUOffloadPolicy")
     if is_moe(job.model):
         wanted.append("torch.distributed.tensor:Shard")

@@ -44,6 +44,11 @@ def compute_dtype(job: EmitJob) -> str:
     return "bf16" if job.settings.precision == "fp8" else job.settings.precision
 
 
+def fsdp_offload(job: EmitJob) -> bool:
+    """Whether FSDP2's shards live in host memory; its one policy moves parameters, gradients and states together."""
+    return (job.settings.offload_optimizer, job.settings.offload_parameters) != ("none", "none")
+
+
 def zero_stage(job: EmitJob) -> int:
     """DeepSpeed's stage number of the plan's strategy.
 

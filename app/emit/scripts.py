@@ -13,7 +13,7 @@ from app.domain.units import format_gib
 from app.emit.job import EmitJob
 from app.emit.model_source import auto_class, class_names, config_of, config_text, shaped_tiny
 from app.emit.pyimports import import_block
-from app.emit.recipe import CLIENT_OPTIMIZERS, TORCH_DTYPES, compute_dtype, header, hyperparameters
+from app.emit.recipe import CLIENT_OPTIMIZERS, TORCH_DTYPES, compute_dtype, fsdp_offload, header, hyperparameters
 from app.emit.render import render
 from app.emit.tiny import tiny_overrides
 
@@ -104,7 +104,7 @@ def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
         "one_micro_step": s.optimizer_in_backward,
         "touches_blocks": s.activation_checkpointing != "none" or s.compile or s.activation_offload,
         "block_steps": _block_steps(job),
-        "offload": launcher == "fsdp2" and s.offload_parameters != "none",
+        "offload": launcher == "fsdp2" and fsdp_offload(job),
         "moe": is_moe(job.model),
         "scaler": launcher != "deepspeed" and s.precision == "fp16",
         "autocast": launcher == "ddp" and compute_dtype(job) != s.param_dtype,

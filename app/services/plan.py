@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app import ENGINE_VERSION
-from app.domain.errors import ConflictError
+from app.domain.errors import ConflictError, InvalidRequestError
 from app.domain.plan import Artifact, Plan, PlanWarning
 from app.domain.search.explain import describe
 from app.domain.search.planner import make_plan
@@ -49,12 +49,9 @@ def answer(request: PlanRequest) -> Answer:
     if plan.verdict == "does_not_fit":
         return Answer(request=request, plan=plan, job=None, gpu_name=resolved.gpu_name)
     job = _job(request, resolved, plan)
-    missing = _not_written(plan)
-    files = () if missing else files_for(job)
-    warnings = plan.warnings + missing
-    return Answer(
-        request=request, plan=replace(plan, files=files, warnings=warnings), job=None if missing else job, gpu_name=resolved.gpu_name
-    )
+    files, unwritten = _files(job)
+    plan = replace(plan, files=files, warnings=plan.warnings + unwritten)
+    return Answer(request=request, plan=plan, job=job if files else None, gpu_name=resolved.gpu_name)
 
 
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain") -> Artifact:
@@ -104,19 +101,25 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
     )
 
 
-def _not_written(plan: Plan) -> tuple[PlanWarning, ...]:
-    """Settings for which no file is written, said rather than written wrongly."""
-    settings = plan.recommended.settings
-    axes = {
-        "tensor_parallel": settings.tensor_parallel, "pipeline_parallel": settings.pipeline_parallel,
-        "sequence_parallel": settings.sequence_parallel, "expert_parallel": settings.expert_parallel,
-    }  # fmt: skip
-    used = [f"{name} {degree}" for name, degree in axes.items() if degree > 1]
-    if not used:
-        return ()
-    return (
-        PlanWarning(
-            code="no_files", severity="warning", field="constraints", fix="Leave these degrees open to get files.",
-            message=f"The figures hold for {', '.join(used)}, but the files written here are data-parallel only, so none is given.",
-        ),
-    )  # fmt: skip
+def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]:
+    """The plan's files; what cannot be written is said rather than written wrongly."""
+    try:
+        files = files_for(job)
+    except InvalidRequestError as error:
+        said = PlanWarning(
+            code="no_files", severity="warning", field="constraints", message=error.detail, fix="Leave it open to get files."
+        )
+        return (), (said,)
+    if any(artifact.filename.endswith("_train.py") for artifact in files):
+        return files, ()
+    axes = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
+    used = [f"{name} {getattr(job.settings, name)}" for name in axes if getattr(job.settings, name) > 1]
+    what = ", ".join(used) or f"a {job.model.kind} model"
+    said = PlanWarning(
+        code="no_script",
+        severity="info",
+        field="constraints",
+        message=f"No training script is written for {what}; the configuration and launch files are.",
+        fix="Point TRAIN_SCRIPT of launch.sh at your own.",
+    )
+    return files, (said,)

@@ -77,7 +77,13 @@ def probe(name: str, *arguments: str) -> Any:
     """Run one of the probe_*.py programs in a process of its own and read the JSON on its last line."""
     command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / f"probe_{name}.py"), *arguments]
     result = subprocess.run(
-        command, cwd=ROOT, env={**environment(), "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=False, timeout=LIMIT_S
+        command,
+        cwd=ROOT,
+        env={**environment(), "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=LIMIT_S,
     )
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
     return json.loads(result.stdout.strip().splitlines()[-1])

@@ -6,9 +6,10 @@ import json
 import sys
 import tempfile
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-from transformers import AutoConfig, AutoModelForCausalLM, TrainingArguments
+from transformers import AutoConfig, TrainingArguments
 
 from tests.emit.jobs import TINY_LLAMA
 
@@ -27,7 +28,7 @@ def filled(path: str) -> dict[str, Any]:
         weight_decay=0.2,
         report_to=[],
     )
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY_LLAMA))
+    model = SimpleNamespace(config=AutoConfig.for_model(**TINY_LLAMA))  # the Trainer only asks for its sizes
     args.hf_deepspeed_config.trainer_config_finalize(args, model, 100)
     config: dict[str, Any] = args.hf_deepspeed_config.config
     return config

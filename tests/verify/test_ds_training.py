@@ -36,6 +36,13 @@ def test_bf16_with_fp32_accumulation_stays_near_fp32(trained: Trainer) -> None:
     assert_same(trained(2, **changes, strategy="zero2"), trained(2, **FSDP2), loss=5e-3, norm=5e-3)
 
 
+def test_offload_to_the_cpu_changes_no_result(trained: Trainer) -> None:
+    """Parameters and optimizer in host memory, stepped by DeepSpeed's CPU Adam, which is compiled at the first run."""
+    offloaded = {"offload_optimizer": "cpu", "offload_parameters": "cpu"}
+    plain = trained(2, **DEEPSPEED, strategy="zero3")
+    assert_same(trained(2, **DEEPSPEED, strategy="zero3", **offloaded), plain, loss=1e-5, norm=1e-4)
+
+
 def test_a_resumed_run_equals_an_uninterrupted_one(tmp_path: Path) -> None:
     """At stage 3, saved after two steps of four."""
     job, save = make_job(**DEEPSPEED, strategy="zero3"), ["--save-dir", str(tmp_path / "saved")]

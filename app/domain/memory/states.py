@@ -6,7 +6,7 @@ import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Ledger
-from app.domain.memory.moments import ALWAYS, BACKWARD_ON, STEP
+from app.domain.memory.moments import ALWAYS, BACKWARD_ON, REDUCTION, STEP
 from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
@@ -134,13 +134,34 @@ def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: 
     _add_gradients(ledger, setup, numbers, columns, share)
 
 
+@term(
+    title="low-precision gradients beside fp32 accumulation",
+    equation="params × bytes_each",
+    source="ds-engine",
+    exactness="derived",
+    changes_it="ZeRO-2, or accumulation in the compute dtype",
+)
+def second_gradient_bytes(params: Array, bytes_each: Array) -> Array:
+    """ZeRO-1 with fp32 accumulation keeps whole fp32 gradients; beside them are the module's own, and a copy to send. Bytes per GPU."""
+    return params * bytes_each
+
+
 def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     c = columns
     # Offload: ZeRO-2/3 and FSDP2 send each gradient shard to the host as it is made; ZeRO-1 keeps whole gradients on the GPU.
     leaves = (c.offload_optimizer > 0) & ((c.grad_ranks > 1) | (c.fsdp2 > 0))
     kept = share.trainable * ~leaves
+    stage1 = (c.deepspeed > 0) & (c.state_ranks > 1) & (c.grad_ranks == 1)
+    # Reducing while backward runs lets stage 1 free whole gradients as stage 2 does, when there is one micro-step.
+    early_free = stage1 & (c.grad_accum == 1) & (c.overlap_comm > 0) & (c.grad_bytes <= c.compute_bytes)
+    ranks = np.where(early_free, c.state_ranks, c.grad_ranks)
+    stage0 = (c.deepspeed > 0) & (c.state_ranks == 1)
+    width = np.where(stage0, np.minimum(c.grad_bytes, c.compute_bytes), c.grad_bytes)
     ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
-               params=kept, bytes_each=c.grad_bytes, ranks=c.grad_ranks)  # fmt: skip
+               params=kept, bytes_each=width, ranks=ranks)  # fmt: skip
+    twice = stage1 & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer != 1)
+    backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0}
+    ledger.add(second_gradient_bytes, "gradients", "backward", backward, params=kept * twice, bytes_each=c.compute_bytes)
     adds = (c.grad_accum > 1) & (c.deepspeed > 0) & (c.grad_ranks > 1) & (c.gathers == 0) & (c.grad_bytes < 4)
     ledger.add(
         accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks
@@ -155,14 +176,16 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     A step inside backward frees each block's gradients at once.
     """
     c = columns
-    flat = (c.deepspeed > 0) & (c.gathers > 0)
+    bf16_optimizer = (c.deepspeed > 0) & (c.state_ranks > 1) & (c.grad_ranks == 1) & (c.grad_bytes > c.compute_bytes)
+    flat = (c.deepspeed > 0) & (c.gathers > 0) | bf16_optimizer
     buckets = (c.ddp > 0) & (c.dp > 1)
     early = np.where((c.grad_accum > 1) | flat | buckets, 1.0, 0.0)
     sharded = (c.fsdp2 > 0) & (c.param_ranks > 1)
     # The head's gradient comes first; FSDP2 keeps it whole until its root group is reduced, last of all.
     head = np.where(sharded, 0.0, min(1.0, numbers.head / max(1, numbers.total)) * (not numbers.adapter))
     per_block = np.minimum(1.0, share.block / np.maximum(1.0, share.inside + share.outside))
-    once = per_block if setup.recipe.optimizer_in_backward else 1.0
+    # DeepSpeed steps after backward whatever is asked.
+    once = np.where(c.deepspeed > 0, 1.0, per_block) if setup.recipe.optimizer_in_backward else 1.0
 
     def after(blocks: Array | float) -> Array:
         """Share of the gradients there when this many blocks are done."""

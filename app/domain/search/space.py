@@ -96,6 +96,9 @@ def _combinations(
     batches = list(batch_choices(setup.recipe, degrees.data_ranks(setup.pool.world_size)))
     for group, hpz in _groups(setup, constraints, degrees, strategy, rejected):
         for offload in _offloads(constraints, strategy, rejected):
+            if reason := _why_not_precision(setup, strategy, offload):
+                rejected[reason] += len(recomputes) * len(leans) * len(batches)
+                continue
             if ranks == 1 and strategy.states != "none" and offload == (0, 0) and constraints.strategy is None:
                 rejected["sharding over one rank divides nothing"] += len(recomputes) * len(leans) * len(batches)
                 continue
@@ -169,6 +172,18 @@ def _why_not_offload(strategy: Strategy, pair: tuple[int, int]) -> str:
         return "" if pair == (1, 1) else "FSDP2 offloads parameters, gradients and optimizer together, to host memory only"
     if strategy.parameters == "none":
         return "" if pair == (1, 0) else "DeepSpeed offloads parameters, or anything to NVMe, only at stage 3"
+    return ""
+
+
+def _why_not_precision(setup: TrainingSetup, strategy: Strategy, offload: tuple[int, int]) -> str:
+    """Pure low precision that DeepSpeed does not offer in every combination."""
+    recipe = setup.recipe
+    if strategy.framework != "deepspeed" or recipe.master_weights or recipe.precision == "fp32":
+        return ""
+    if strategy.states == "none":
+        return "DeepSpeed stage 0 keeps a fp32 master copy whatever is asked"
+    if recipe.precision == "fp16" and (offload[0] != 1 or recipe.optimizer != "adamw"):
+        return "DeepSpeed trains fp16 without a fp32 master only with AdamW offloaded to the CPU"
     return ""
 
 

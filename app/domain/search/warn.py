@@ -92,6 +92,13 @@ def _numerics(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarn
             "Set grad_dtype fp32; stages 2 and 3 honour it.",
             "info",
         )
+    if (
+        settings.framework == "deepspeed"
+        and settings.strategy in ("ddp", "zero1")
+        and recipe.grad_dtype == "fp32"
+        and settings.precision != "fp32"
+    ):
+        yield _accumulation(settings.strategy)
     if recipe.adapter and recipe.adapter.kind == "qlora" and recipe.master_weights and settings.framework == "deepspeed":
         yield _warn(
             "no_master_of_quantised",
@@ -109,6 +116,23 @@ def _numerics(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarn
             "Give global_batch to keep it.",
             "info",
         )
+
+
+def _accumulation(strategy: str) -> PlanWarning:
+    if strategy == "ddp":
+        return _warn(
+            "stage0_accumulation",
+            "DeepSpeed refuses another accumulation dtype at stage 0; the file leaves it out and accumulates in the compute dtype.",
+            "training.grad_dtype",
+            "Use ZeRO-2 or ZeRO-3 for fp32 accumulation.",
+        )
+    return _warn(
+        "zero1_fp32_accumulation",
+        "fp32 accumulation at stage 1 switches DeepSpeed to BF16_Optimizer: whole fp32 gradients stay on every GPU, "
+        "and a 16-bit copy of all of them is made to send. It is counted so.",
+        "training.grad_dtype",
+        "Use ZeRO-2, which keeps only its part of the fp32 gradients.",
+    )
 
 
 def _memory(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarning]:

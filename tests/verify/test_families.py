@@ -1,0 +1,21 @@
+"""The smoke-test model of every family transformers knows can be built and run, and is small."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.verify.harness import ROOT, probe
+
+CONFIGS = ROOT / ".." / "shared" / "data" / "model_configs"
+
+
+@pytest.mark.skipif(not CONFIGS.exists(), reason="the shared model configs are not here")
+def test_smoke_models_of_real_configs_run() -> None:
+    """Models whose forward needs an image are the only ones that may fail."""
+    answers: dict[str, list[Any]] = probe("families", *(str(path) for path in sorted(CONFIGS.glob("*.json"))))
+    failed = {n: a[0] for n, a in answers.items() if a[0] not in ("ok", "not in transformers", "no vocabulary")}
+    assert all("pixel_values" in message for message in failed.values()), failed
+    assert sum(answer[0] == "ok" for answer in answers.values()) >= 40
+    assert max(answer[1] for answer in answers.values()) < 500
