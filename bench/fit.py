@@ -150,17 +150,22 @@ def write(values: Mapping[str, Any]) -> None:
     FITTED.write_text("{\n" + head + "}\n")
 
 
-def fit_intervals() -> dict[str, float]:
-    """Half widths that hold 90 % of the public rows, of peak memory and of step time."""
-    memory, time = [], []
+def fit_intervals() -> dict[str, Any]:
+    """Half widths that hold 90 % of the public rows, of peak memory by what is trained, and of step time."""
+    memory, time = defaultdict[str, list[float]](list), list[float]()
     for row in measured_rows():
         best = predict(row)
         if row.csv["peak_mem_gib"]:
-            memory.append(float(row.csv["peak_mem_gib"]) * 2**30 / gpu_counter(best, row.counter) - 1)
+            adapter = row.resolved.question.setup.recipe.adapter
+            error = float(row.csv["peak_mem_gib"]) * 2**30 / gpu_counter(best, row.counter) - 1
+            memory[adapter.kind if adapter else "full"].append(error)
         if row.csv["tokens_per_s_per_gpu"] and row.speed_known and row.csv["fp8"] != "true":
             time.append(float(row.csv["tokens_per_s_per_gpu"]) / best.time.tokens_per_s_per_gpu - 1)
-    halves = {"interval_frac": memory, "time_interval_frac": time}
-    return {name: round(float(np.quantile(np.abs(errors), 0.9)), 3) for name, errors in halves.items()}
+    return {"interval_frac": {kind: _width(errors) for kind, errors in memory.items()}, "time_interval_frac": _width(time)}
+
+
+def _width(errors: list[float]) -> float:
+    return round(float(np.quantile(np.abs(errors), 0.9)), 3)
 
 
 def main() -> None:

@@ -40,7 +40,8 @@ class Rates:
         elementwise_bytes_factor: HBM bytes element-wise work moves for one saved activation byte.
         overlap_frac: share of a hideable transfer that really runs behind compute.
         layer_launch_s: time one block's kernels need at least, however small they are.
-        interval_frac, time_interval_frac: half width of the 90 % interval of peak and of step time.
+        interval_frac: half width of the 90 % interval of the peak, by what is trained: full, lora or qlora.
+        time_interval_frac: half width of the 90 % interval of step time.
     """
 
     context_bytes: float
@@ -57,7 +58,7 @@ class Rates:
     elementwise_bytes_factor: float
     overlap_frac: float
     layer_launch_s: float
-    interval_frac: float
+    interval_frac: dict[str, float]
     time_interval_frac: float
 
 
@@ -111,6 +112,11 @@ class TrainingSetup:
     def capacity_bytes(self) -> int:
         """Memory of one device a plan may use: the driver's figure less the headroom."""
         return int(self.pool.node.gpu.memory_bytes * (1 - self.headroom_frac))
+
+    @property
+    def interval_frac(self) -> float:
+        """Half width of the 90 % interval of the peak in this situation, as a share of it."""
+        return self.rates.interval_frac[self.recipe.adapter.kind if self.recipe.adapter else "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

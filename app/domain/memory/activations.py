@@ -72,6 +72,7 @@ def compute_of(setup: TrainingSetup, *, width: float, autocast: bool) -> Compute
     recipe = setup.recipe
     return Compute(
         bytes=width, autocast=autocast, kernel=recipe.attention, seq_len=recipe.seq_len, adapter=recipe.adapter, tiled_mlp=recipe.tiled_mlp,
+        compiled=recipe.compile,
         numerics=setup.model.numerics,
     )  # fmt: skip
 

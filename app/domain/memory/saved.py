@@ -25,6 +25,7 @@ class Compute:
         seq_len: tokens a query can see.
         adapter: low-rank adapter, if any; its frozen base keeps less for backward.
         tiled_mlp: the feed-forward is recomputed in tiles.
+        compiled: element-wise results are recomputed by the compiler instead of kept.
         numerics: habits of the implementation.
     """
 
@@ -34,6 +35,7 @@ class Compute:
     seq_len: int
     adapter: Adapter | None
     tiled_mlp: bool
+    compiled: bool = False
     numerics: Numerics = _PLAIN
 
     @property
@@ -91,11 +93,11 @@ def norms_saved(block: Block, compute: Compute) -> float:
     """
     h, norms = block.hidden_size, block.num_norms
     if block.norm == "rms":
-        each = 12 if compute.wide else 4 if compute.adapter else 8
+        each = 12 if compute.wide else 4 if compute.adapter or compute.compiled else 8
         # Two norms feed dense layers; Gemma's fp32 product makes the tensor kept for the scale twice as wide there.
         extra = 10 if compute.autocast else 4 if compute.numerics.wide_norms and not compute.wide else 0
         return float(h * (each * norms + extra))
-    each = 8 if compute.wide else 4
+    each = 8 if compute.wide else 2 if compute.compiled else 4
     casts = (2 if block.parallel_residual else 8) if compute.autocast else 0
     masks = 2 if block.dropout else 0
     return float(h * (each * norms + casts + masks))
@@ -144,7 +146,8 @@ def mlp_saved(block: Block, compute: Compute) -> float:
     if compute.numerics.spelled_activation and not block.mlp.gated:
         spelled = 12.0 if compute.wide else 11.0 if compute.autocast else 6.0
     # A frozen down projection does not need its input for backward; an adapter on it may (adapter_saved).
-    unneeded = b * block.mlp.ffn_hidden_size if compute.adapter else 0.0
+    # A compiler recomputes the product from its factors, and a plain activation from its input.
+    unneeded = b * block.mlp.ffn_hidden_size if compute.adapter or compute.compiled else 0.0
     return _mlp(block.mlp, b) + spelled * block.mlp.ffn_hidden_size - unneeded
 
 

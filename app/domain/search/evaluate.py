@@ -60,7 +60,7 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     host_over = memory.host_bytes - (node.host_memory_bytes or np.inf)
     nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
-    safe = fits & (memory.device * (1 + SAFE_Z * setup.rates.interval_frac / Z_90) <= node.gpu.memory_bytes)
+    safe = fits & (memory.device * (1 + SAFE_Z * setup.interval_frac / Z_90) <= node.gpu.memory_bytes)
     # A host that is not known cannot be said to hold what is offloaded to it.
     if node.host_memory_bytes is None:
         safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)

@@ -39,13 +39,14 @@ def verdict_at(evaluation: Evaluation, index: int) -> Verdict:
 
 
 def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
-    memory, rates = evaluation.memory, evaluation.setup.rates
+    memory = evaluation.memory
     moment = MOMENTS[int(memory.moment[index])]
     alive = _terms_at(memory.gpu, moment, index)
     device, capacity = float(memory.device[index]), evaluation.setup.capacity_bytes
     # The interval is of the reserved total, the counter that published runs and torch itself report most.
     reserved = float(memory.reserved[index])
-    low, high = reserved * (1 - rates.interval_frac), reserved * (1 + rates.interval_frac)
+    width = evaluation.setup.interval_frac
+    low, high = reserved * (1 - width), reserved * (1 + width)
     moments = tuple(
         MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(memory.by_moment[k, index]), terms=_terms_at(memory.gpu, m, index))
         for k, m in enumerate(MOMENTS)
@@ -59,7 +60,7 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
         needed_bytes=round(float(memory.needed[index])),
         peak_moment=MOMENT_LABELS[moment],
         capacity_bytes=capacity,
-        fit_probability_frac=fit_probability(device, evaluation.setup.pool.node.gpu.memory_bytes, rates.interval_frac),
+        fit_probability_frac=fit_probability(device, evaluation.setup.pool.node.gpu.memory_bytes, width),
         interval_90_bytes=(round(low), round(high)),
     )
 

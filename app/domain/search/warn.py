@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from app.domain.cluster.cluster import Pool
+from app.domain.memory.host import pinned_rounding_bytes
 from app.domain.plan import Candidate, PlanWarning
 from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import Evaluation
@@ -18,6 +19,7 @@ def warnings_of(evaluation: Evaluation, candidate: Candidate, constraints: Const
         *_model(evaluation),
         *_cluster(evaluation, pools),
         *_numerics(evaluation, candidate),
+        *_pinned(evaluation, candidate),
         *_memory(evaluation, candidate),
     )
 
@@ -133,6 +135,28 @@ def _accumulation(strategy: str) -> PlanWarning:
         "training.grad_dtype",
         "Use ZeRO-2, which keeps only its part of the fp32 gradients.",
     )
+
+
+def _pinned(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarning]:
+    """What pinning would add on the host if the launch file did not switch rounding off."""
+    settings, trained = candidate.settings, evaluation.numbers.trainable
+    if settings.framework != "deepspeed" or settings.offload_optimizer != "cpu":
+        return
+    shard = trained / settings.shard_group_size
+    # fp32 gradients and the low-precision staging are pinned at every stage; stages 1 and 2 pin the master copy too.
+    blocks = [4 * shard, 2 * shard] + ([4 * shard] if settings.strategy != "zero3" else [])
+    extra = sum(pinned_rounding_bytes(b) for b in blocks) * min(settings.world_size, settings.gpus_per_node)
+    if extra > _ROUNDING_WORTH_SAYING * candidate.host.peak_bytes:
+        yield _warn(
+            "pinned_rounding",
+            f"Pinned blocks are rounded up to powers of two by default, which would take {format_gib(extra)} more on each node.",
+            "constraints.offload_optimizer",
+            "launch.sh switches the rounding off (pinned_max_round_threshold_mb); keep that line if you start the job another way.",
+            "info",
+        )
+
+
+_ROUNDING_WORTH_SAYING = 0.05
 
 
 def _memory(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarning]:
