@@ -11,7 +11,7 @@ from app.domain.plan import Artifact
 from app.services.plan import answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan
-from app.web.deps import DatabaseDep, SavedPlansDep
+from app.web.deps import DatabaseDep, MetricsDep, SavedPlansDep
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
 
 router = APIRouter()
@@ -80,6 +80,12 @@ def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep) -> Response:
 def healthz() -> dict[str, str]:
     """Answers while the process lives; asks nothing else."""
     return {"status": "ok"}
+
+
+@router.get("/metrics", tags=["operations"], summary="Counters of this process, in Prometheus' text format")
+def get_metrics(metrics: MetricsDep) -> Response:
+    """Requests by route and status, with their seconds."""
+    return Response(metrics.render(), media_type="text/plain; version=0.0.4")
 
 
 @router.get("/readyz", tags=["operations"], responses=problems(503), summary="The database answers")

@@ -203,6 +203,7 @@ def test_catalogues_and_operations(client: TestClient) -> None:
         assert document["sources"]
     assert client.get("/healthz").json() == {"status": "ok"}
     assert client.get("/readyz").status_code == 200
+    assert 'route="/healthz"' in client.get("/metrics").text
     described = client.get("/openapi.json").json()
     assert described["paths"]["/plan"]["post"]["requestBody"]["content"]["application/json"]["examples"]
 
