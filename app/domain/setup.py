@@ -40,6 +40,11 @@ class Rates:
         elementwise_bytes_factor: HBM bytes element-wise work moves for one saved activation byte.
         overlap_frac: share of a hideable transfer that really runs behind compute.
         layer_launch_s: time one block's kernels need at least, however small they are.
+        eager_attention_frac: rate of eager attention as a share of the fused kernel's.
+        recompute_elementwise_frac: element-wise traffic that full recompute adds, as a share.
+        compile_elementwise_frac, compile_launch_frac: what a compiler leaves of element-wise traffic and of launches.
+        logit_hbm_bytes: HBM bytes the loss moves for one logit, forward and backward.
+        offload_hidden_frac: share of compute that offloaded work can hide behind.
         interval_frac: half width of the 90 % interval of the peak, by what is trained: full, lora or qlora.
         time_interval_frac: half width of the 90 % interval of step time.
     """
@@ -58,6 +63,12 @@ class Rates:
     elementwise_bytes_factor: float
     overlap_frac: float
     layer_launch_s: float
+    eager_attention_frac: float
+    recompute_elementwise_frac: float
+    compile_elementwise_frac: float
+    compile_launch_frac: float
+    logit_hbm_bytes: float
+    offload_hidden_frac: float
     interval_frac: dict[str, float]
     time_interval_frac: float
 

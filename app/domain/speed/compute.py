@@ -97,17 +97,18 @@ def add_compute(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns:
     rate = best * shape_share(share.tokens, narrow, rates.half_rows, rates.half_width)
     ledger.add(matmul_s, "compute", "step", {}, tokens=tokens, flops_per_token=linear, rate=rate, ranks=model_ranks)
     wide = gpu.peak("bf16" if recipe.precision == "fp8" else recipe.precision)
-    kernel = rates.attention_frac * (0.25 if recipe.attention == "eager" else 1.0)
+    kernel = rates.attention_frac * (rates.eager_attention_frac if recipe.attention == "eager" else 1.0)
     ledger.add(attention_s, "compute", "step", {}, tokens=tokens, flops_per_token=attention, rate=wide * kernel, ranks=model_ranks)
     per = block_bytes(setup, c)
     layers = setup.model.num_layers
-    passes = 1 + np.where(c.checkpointing == 2, 0.35, 0.0)
-    touched = tokens * per.whole * layers / model_ranks * passes * rates.elementwise_bytes_factor * (0.6 if recipe.compile else 1.0)
-    logits = tokens * setup.model.vocab_size * 24.0 / c.tp
+    passes = 1 + np.where(c.checkpointing == 2, rates.recompute_elementwise_frac, 0.0)
+    fused = rates.compile_elementwise_frac if recipe.compile else 1.0
+    touched = tokens * per.whole * layers / model_ranks * passes * rates.elementwise_bytes_factor * fused
+    logits = tokens * setup.model.vocab_size * rates.logit_hbm_bytes / c.tp
     ledger.add(elementwise_s, "compute", "step", {}, bytes_moved=touched + logits, bytes_per_s=gpu.hbm_bytes_per_s * rates.memory_frac)
 
 
 def launch_floor(setup: TrainingSetup, columns: Columns, share: Share) -> Array:
     """Seconds below which a step cannot go because kernels are issued one by one."""
     passes = np.choose(columns.checkpointing, [3.0, 3.5, 4.0]) * columns.grad_accum
-    return launch_s(share.layers, passes, setup.rates.layer_launch_s * (0.5 if setup.recipe.compile else 1.0))
+    return launch_s(share.layers, passes, setup.rates.layer_launch_s * (setup.rates.compile_launch_frac if setup.recipe.compile else 1.0))

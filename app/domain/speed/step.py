@@ -46,7 +46,7 @@ def evaluate_speed(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     bubble = (columns.pp - 1) / np.maximum(1, columns.grad_accum)
     compute_s = busy * (1 + bubble)
     exposed = exposed_s(traffic.flows, compute_s, columns, setup.rates.overlap_frac)
-    hidden_offload = np.maximum(0.0, offload.total() - 0.25 * compute_s * (offload.total() > 0))
+    hidden_offload = np.maximum(0.0, offload.total() - setup.rates.offload_hidden_frac * compute_s * (offload.total() > 0))
     communication = sum(exposed, np.zeros(size))
     step = compute_s + communication + optimizer.total() + hidden_offload
     return Speed(
