@@ -155,8 +155,14 @@ class ProblemOut(BaseModel):
 
 def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     """Problem answers of an endpoint, for its OpenAPI entry."""
-    schema = {"schema": ProblemOut.model_json_schema(ref_template="#/components/schemas/{model}")}
-    return {status: {"description": _MEANING[status], "content": {"application/problem+json": schema}} for status in statuses}
+    schema = ProblemOut.model_json_schema()
+    # Written out in place: a reference would need an entry among the document's components, which only FastAPI makes.
+    schema["properties"]["errors"]["items"] = schema.pop("$defs")["FieldErrorOut"]
+    content = {"application/problem+json": {"schema": schema}}
+    return {status: {"description": _MEANING[status], "content": content} for status in statuses}
+
+
+_MEANING[status], "content": {"application/problem+json": schema}} for status in statuses}
 
 
 _MEANING = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -205,6 +206,8 @@ def test_catalogues_and_operations(client: TestClient) -> None:
     assert client.get("/readyz").status_code == 200
     assert 'route="/healthz"' in client.get("/metrics").text
     described = client.get("/openapi.json").json()
+    references = set(re.findall(r'"#/components/schemas/(\w+)"', json.dumps(described)))
+    assert references <= set(described["components"]["schemas"])
     assert described["paths"]["/plan"]["post"]["requestBody"]["content"]["application/json"]["examples"]
 
 
