@@ -162,9 +162,6 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
     return {status: {"description": _MEANING[status], "content": content} for status in statuses}
 
 
-_MEANING[status], "content": {"application/problem+json": schema}} for status in statuses}
-
-
 _MEANING = {
     400: "The body is not JSON", 403: "The edit token does not belong to the plan", 404: "There is no such thing",
     409: "Not possible for this plan", 413: "The body is too large", 422: "The request is not valid",

@@ -146,9 +146,9 @@ def test_a_card_opens_with_the_keyboard(open_page: OpenPage) -> None:
 def test_a_note_leads_to_its_field(open_page: OpenPage) -> None:
     """Also when the field is in a closed fold."""
     page = open_page(EXAMPLE)
-    link = page.locator(".warnings a[href='#f-host_memory_gib']")
+    link = page.locator(".warnings a[href='#f-grad_dtype']")
     link.click()
-    expect(page.locator("#f-host_memory_gib")).to_be_focused()
+    expect(page.locator("#f-grad_dtype")).to_be_focused()
 
 
 @pytest.mark.parametrize("path", ["/plans", "/catalog", "/catalog/gpus", "/catalog/instances", "/catalog/models", "/docs", "/nothing"])
