@@ -102,13 +102,23 @@ class TermResult:
     changes_it: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class MomentTerm:
+    """One line at a moment that is not the peak: what it holds then, without the formula."""
+
+    name: str
+    category: str
+    value: float
+    exactness: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MomentResult:
     """What is allocated on a GPU at one moment of the step."""
 
     name: str
     allocated_bytes: int
-    terms: tuple[TermResult, ...] = ()
+    terms: tuple[MomentTerm, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

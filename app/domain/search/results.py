@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from app.domain.ledger import Ledger, Line, entry, formula_of
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
 from app.domain.memory.peak import fit_probability
-from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, PoolMemory, StepTime, TermResult, Verdict
+from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, MomentTerm, PoolMemory, StepTime, TermResult, Verdict
 from app.domain.search.evaluate import Evaluation
 from app.domain.search.settings import settings_at
 from app.domain.speed.step import model_flops_utilisation
@@ -48,7 +48,7 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
     width = evaluation.setup.interval_frac
     low, high = reserved * (1 - width), reserved * (1 + width)
     moments = tuple(
-        MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(memory.by_moment[k, index]), terms=_terms_at(memory.gpu, m, index))
+        MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(memory.by_moment[k, index]), terms=_outline_at(memory.gpu, m, index))
         for k, m in enumerate(MOMENTS)
     )
     return GpuMemory(
@@ -65,15 +65,23 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
     )
 
 
-def _terms_at(ledger: Ledger, moment: str, index: int) -> tuple[TermResult, ...]:
-    """Lines alive at a moment, each with its bytes then; lines that hold nothing are left out."""
-    out = []
+def _alive(ledger: Ledger, moment: str, index: int) -> Iterator[tuple[Line, float, float]]:
+    """Lines that hold something at a moment, with their bytes then and the share of the line that is alive."""
     for line in ledger.lines:
         share = line.alive.get(moment)
-        value = line.value[index] * entry(share, index) if share is not None else 0.0
-        if value >= 1:
-            out.append(_term(line, index, value, entry(share, index)))
-    return tuple(out)
+        if share is not None and line.value[index]:
+            part = entry(share, index)
+            if (value := line.value[index] * part) >= 1:
+                yield line, value, part
+
+
+def _terms_at(ledger: Ledger, moment: str, index: int) -> tuple[TermResult, ...]:
+    return tuple(_term(line, index, value, share) for line, value, share in _alive(ledger, moment, index))
+
+
+def _outline_at(ledger: Ledger, moment: str, index: int) -> tuple[MomentTerm, ...]:
+    found = _alive(ledger, moment, index)
+    return tuple(MomentTerm(line.card.title, line.category, float(round(value)), str(line.card.exactness)) for line, value, _ in found)
 
 
 def _term(line: Line, index: int, value: float, share: float) -> TermResult:
