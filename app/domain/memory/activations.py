@@ -84,7 +84,8 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     picked = [np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True)]
     none, selective, full, whole, working, one_none, one_selective, one_full, norm_work = picked
     policy = columns.checkpointing
-    # FSDP trains adapters in fp32, and the residual stream that passes through them is kept in it.
+    # Runs with adapters under FSDP keep four bytes for each element of a checkpointed block input, full training keeps two
+    # (public rows at growing batch); the residual stream there passes through adapters that are trained in fp32.
     wider = (columns.fsdp2 > 0) & (policy == 2) if setup.recipe.adapter and width < 4 else np.zeros(len(columns), dtype=bool)
     return BlockBytes(
         kept_all=np.choose(policy, [none, selective, full * (1.0 + wider)]),
