@@ -41,6 +41,14 @@ def test_home_answers_the_example(open_page: OpenPage, width: int, scheme: str) 
     assert overflow(page) <= 0
 
 
+def test_the_ladder_shows_its_reasons_on_a_laptop(open_page: OpenPage) -> None:
+    """No table of the answer has to be scrolled sideways to be read."""
+    page = open_page(width=1280)
+    widths = page.locator(".answer .scroll").evaluate_all("boxes => boxes.map(b => b.scrollWidth - b.clientWidth)")
+    assert widths
+    assert max(widths) <= 0
+
+
 def test_inputs_unfold_on_a_phone_without_a_script(open_page: OpenPage) -> None:
     """The fold is the browser's own."""
     page = open_page(width=360, script=False)
