@@ -24,7 +24,7 @@ SOURCE_KEYS = ("source", "sources")
 
 def main() -> int:
     """Build all three files; 1 where one of them cannot be trusted."""
-    documents = {name: json.loads((DATA / f"{name}.json").read_text(encoding="utf-8")) for name in ("gpus", "instances", "rates")}
+    documents = {name: json.loads((DATA / f"{name}.json").read_text(encoding="utf-8")) for name in NAMES}
     faults = [f"{name}: {fault}" for name, data in documents.items() for fault in check(data)]
     known = {gpu["key"] for gpu in documents["gpus"]["gpus"]}
     faults += [f"instances: {n['key']} has unknown GPU {n['gpu']}" for n in documents["instances"]["nodes"] if n["gpu"] not in known]

@@ -5,15 +5,13 @@ from __future__ import annotations
 import copy
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut
-
-CONFIGS = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "model_configs"
+from tests import CONFIGS
 
 
 def changed(**paths: Any) -> dict[str, Any]:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
-
-import pytest
 
 from app.emit.model_source import shaped_config, shaped_tiny
 from app.emit.tiny import LAYERS, VOCAB, tiny_overrides
+from tests import CONFIGS
 from tests.emit.jobs import TINY_LLAMA, tiny_llama
 
-CONFIGS = Path(__file__).resolve().parents[2] / ".." / "shared" / "data" / "model_configs"
 LLAMA_8B = {
     **TINY_LLAMA,
     "hidden_size": 4096,
@@ -56,7 +53,6 @@ def test_a_shape_becomes_a_config_of_a_known_family() -> None:
     assert shaped_tiny(tiny_llama(hidden_size=4096))["hidden_size"] == 4096
 
 
-@pytest.mark.skipif(not CONFIGS.exists(), reason="the shared model configs are not here")
 def test_real_configs_get_small() -> None:
     """Every width, depth and vocabulary that a file names comes out small."""
     checked = 0

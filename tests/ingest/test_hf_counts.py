@@ -14,10 +14,10 @@ import pytest
 from app.domain.model.architecture import Architecture
 from app.domain.model.parameters import active_params, counted_params, is_moe
 from app.ingest.hf_config import architecture_from_config, supported_families
+from tests import CONFIGS
 
 ROOT = Path(__file__).resolve().parents[2]
-SHARED = ROOT / ".." / "shared" / "data" / "model_configs"
-RELEASED = sorted(path.name for path in SHARED.glob("*.json"))
+RELEASED = sorted(path.name for path in CONFIGS.glob("*.json"))
 CATALOGUE: list[dict[str, Any]] = json.loads((ROOT / "app" / "catalog" / "models.json").read_text("utf-8"))["models"]
 NEIGHBOURS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "neighbours.json").read_text("utf-8"))
 
@@ -53,7 +53,7 @@ def test_the_released_configs_are_there() -> None:
 @pytest.mark.parametrize("name", RELEASED)
 def test_a_released_config_is_counted_exactly(name: str) -> None:
     """Total and active parameters equal those of the model that transformers or diffusers builds."""
-    record = json.loads((SHARED / name).read_text("utf-8"))
+    record = json.loads((CONFIGS / name).read_text("utf-8"))
     model = architecture_from_config(record["config"])
     assert counted_params(model) == record["true_params"]
     assert active_params(model) == (record["active_params"] or record["true_params"])
@@ -91,7 +91,7 @@ def test_a_preset_is_about_as_large_as_its_name_says(preset: dict[str, Any]) -> 
 
 def test_every_family_is_exercised() -> None:
     """Each registered family is read at least once by the released, catalogue or neighbour configs."""
-    seen = {name_of(json.loads((SHARED / name).read_text("utf-8"))["config"]) for name in RELEASED}
+    seen = {name_of(json.loads((CONFIGS / name).read_text("utf-8"))["config"]) for name in RELEASED}
     seen |= {name_of(entry["config"]) for entry in (*CATALOGUE, *NEIGHBOURS)}
     nested = {
         section["model_type"]

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
-from tests.verify.harness import ROOT, probe
-
-CONFIGS = ROOT / ".." / "shared" / "data" / "model_configs"
+from tests import CONFIGS
+from tests.verify.harness import probe
 
 
-@pytest.mark.skipif(not CONFIGS.exists(), reason="the shared model configs are not here")
 def test_smoke_models_of_real_configs_run() -> None:
     """Models whose forward needs an image are the only ones that may fail."""
     answers: dict[str, list[Any]] = probe("families", *(str(path) for path in sorted(CONFIGS.glob("*.json"))))
