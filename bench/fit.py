@@ -27,6 +27,7 @@ from bench.rows import Row, gpu_counter, measured_rows, predict
 
 FITTED = Path(__file__).resolve().parents[1] / "app" / "catalog" / "fitted.json"
 SWEEPS = 3
+TIME_CONSTANTS = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
 BEST_MATMUL_FRAC = 0.8
 """No training run reaches more of the dense peak than the best single product measured on Hopper and Blackwell."""
 
@@ -123,10 +124,9 @@ def _changes(factor: float) -> list[Callable[[Rates], Rates]]:
             rates, matmul_frac=dict(rates.matmul_frac) | {name: min(BEST_MATMUL_FRAC, rates.matmul_frac[name] * by)}
         )
 
-    names = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
     steps = (factor, 1 / factor, factor**0.5, factor**-0.5)
     return [architecture(a, s) for a in ("ampere", "hopper", "ada", "volta", "blackwell") for s in steps] + [
-        scaled(n, s) for n in names for s in steps
+        scaled(n, s) for n in TIME_CONSTANTS for s in steps
     ]
 
 
@@ -173,8 +173,7 @@ def main() -> None:
     found = cases()
     write(fit_reserved(found))
     fitted = fit_time(found, fitted_rates())
-    names = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
-    rounded = {name: float(f"{getattr(fitted, name):.4g}") for name in names}
+    rounded = {name: float(f"{getattr(fitted, name):.4g}") for name in TIME_CONSTANTS}
     write(rounded | {"matmul_frac": {k: round(v, 3) for k, v in fitted.matmul_frac.items()}})
     document.cache_clear()
     fitted_rates.cache_clear()

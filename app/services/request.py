@@ -9,7 +9,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-Count = Annotated[int, Field(ge=1, le=10**9, strict=False)]
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 

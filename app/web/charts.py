@@ -51,11 +51,15 @@ class Bar:
     """A stacked bar from zero with its limit and its 90 % interval."""
 
     title: str
-    desc: str
     segments: tuple[Segment, ...]
     total: str
     limit: Mark | None = None
     whisker: tuple[float, float] | None = None
+
+    @property
+    def desc(self) -> str:
+        """The segments in words, for those who do not see them."""
+        return ", ".join(f"{s.label} {s.value}" for s in self.segments)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +111,8 @@ def memory_bar(gpu: dict[str, Any]) -> Bar:
     parts = _by_category(gpu["terms"])
     segments = _stack(parts, top, format_gib)
     used = format_gib(gpu["device_bytes"])
-    desc = ", ".join(f"{s.label} {s.value}" for s in segments)
     return Bar(
         title=f"Memory of one GPU at its peak: {used} of {format_gib(capacity)}",
-        desc=desc,
         segments=segments,
         total=used,
         limit=_mark(capacity, top, f"{format_gib(capacity)} usable"),
@@ -129,8 +131,7 @@ def pool_bar(title: str, pool: dict[str, Any]) -> Bar | None:
     of = f" of {format_gib(capacity)}" if capacity else ""
     used = format_gib(pool["peak_bytes"])
     limit = _mark(capacity, top, f"{format_gib(capacity)} there") if capacity else None
-    desc = ", ".join(f"{s.label} {s.value}" for s in segments)
-    return Bar(title=f"{title}: {used}{of}", desc=desc, segments=segments, total=used, limit=limit)
+    return Bar(title=f"{title}: {used}{of}", segments=segments, total=used, limit=limit)
 
 
 def moment_bars(gpu: dict[str, Any]) -> tuple[tuple[str, str, bool, Bar], ...]:
@@ -141,9 +142,7 @@ def moment_bars(gpu: dict[str, Any]) -> tuple[tuple[str, str, bool, Bar], ...]:
     for moment in moments:
         segments = _stack(_by_category(moment["terms"]), top, format_gib)
         total = format_gib(moment["allocated_bytes"])
-        bar = Bar(
-            title=f"{moment['name']}: {total}", desc=", ".join(f"{s.label} {s.value}" for s in segments), segments=segments, total=total
-        )
+        bar = Bar(title=f"{moment['name']}: {total}", segments=segments, total=total)
         rows.append((moment["name"], total, moment["name"] == gpu["peak_moment"], bar))
     return tuple(rows)
 
@@ -156,10 +155,7 @@ def time_bar(time: dict[str, Any]) -> Bar:
     parts = [_Part(css=css, label=words.get(css, css), value=time[key]) for key, css in TIME_PARTS.items() if time[key] > 0]
     segments = _stack(parts, top, seconds)
     total = seconds(time["step_s"])
-    desc = ", ".join(f"{s.label} {s.value}" for s in segments)
-    return Bar(
-        title=f"One optimizer step: {total}", desc=desc, segments=segments, total=total, whisker=(_percent(low, top), _percent(high, top))
-    )
+    return Bar(title=f"One optimizer step: {total}", segments=segments, total=total, whisker=(_percent(low, top), _percent(high, top)))
 
 
 def scatter(candidates: Sequence[dict[str, Any]]) -> Scatter | None:

@@ -17,7 +17,7 @@ from app.catalog.models import find_model
 from app.domain.errors import FieldError, InvalidRequestError, Loc, ShardplanError
 from app.domain.units import GB, GIB, parse_quantity
 from app.services.request import PlanRequest
-from app.web.fields import FormField, all_fields, suffix
+from app.web.fields import MAX_POOLS, FormField, all_fields, suffix
 from app.web.middleware import too_deep
 from app.web.validation import field_errors
 
@@ -131,7 +131,7 @@ def field_at(loc: Loc) -> str:
         ("cluster",): "gpu",
         ("cluster", "pools"): "gpu",
     }
-    for pool in range(8):
+    for pool in range(MAX_POOLS):
         names[("cluster", "pools", pool)] = "gpu" + suffix(pool)
     for length in range(len(loc), 0, -1):
         if loc[:length] in names:

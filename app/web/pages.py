@@ -19,7 +19,7 @@ from app.services.saved_plans import ForbiddenError
 from app.web import catalog_pages, docs_page, saved_pages
 from app.web.api import FileName, file_response, json_response, saved_document
 from app.web.deps import SavedPlansDep
-from app.web.fields import GROUPS, all_fields, suffix
+from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
 from app.web.forms import Form, FormError, read_form, to_fields
 from app.web.problems import Problem, prefers_html
 from app.web.rendering import page
@@ -151,7 +151,7 @@ def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str
     wrong: dict[str, list[FormError]] = {}
     for error in errors:
         wrong.setdefault(error.field, []).append(error)
-    shown = max([2, *(n + 1 for n in range(8) if any(f"{key}{suffix(n)}" in values for key in ("gpu", "instance", "nodes")))])
+    shown = max([2, *(n + 1 for n in range(MAX_POOLS) if any(f"{key}{suffix(n)}" in values for key in ("gpu", "instance", "nodes")))])
     groups: dict[str, list[dict[str, Any]]] = {key: [] for key in (*GROUPS, "config", "pool_custom")}
     used = set()
     for field in all_fields().values():

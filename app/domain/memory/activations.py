@@ -17,12 +17,11 @@ from app.domain.share import Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockBytes:
-    """Columns of bytes per token: all blocks as kept, one whole block, its working set, and one block as kept."""
+    """Columns of bytes per token: all blocks as kept, one whole block, and what its backward and its norm need on top."""
 
     kept_all: Array
     whole: Array
     working: Array
-    kept_one: Array
     norm_work: Array
 
 
@@ -82,14 +81,14 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     width = float(columns.compute_bytes[0])
     variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
     picked = [np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True)]
-    none, selective, full, whole, working, one_none, one_selective, one_full, norm_work = picked
+    none, selective, full, whole, working = picked
     policy = columns.checkpointing
     # Runs with adapters under FSDP keep four bytes for each element of a checkpointed block input, full training keeps two
     # (public rows at growing batch); the residual stream there passes through adapters that are trained in fp32.
     wider = (columns.fsdp2 > 0) & (policy == 2) if setup.recipe.adapter and width < 4 else np.zeros(len(columns), dtype=bool)
     return BlockBytes(
         kept_all=np.choose(policy, [none, selective, full * (1.0 + wider)]),
-        whole=whole, working=working, kept_one=np.choose(policy, [one_none, one_selective, one_full]), norm_work=norm_work,
+        whole=whole, working=working, norm_work=np.full(len(columns), _norm_work(setup)),
     )  # fmt: skip
 
 
@@ -101,7 +100,7 @@ def _all_blocks(setup: TrainingSetup, compute: Compute) -> tuple[float, ...]:
         selective += saved.selective * stack.count * share
         full += saved.full * stack.count * share
     main = saved_per_token(_widest(setup, compute), compute)
-    return (none, selective, full, main.none, main.working, main.none, main.selective, main.full, _norm_work(setup))
+    return (none, selective, full, main.none, main.working)
 
 
 def _widest(setup: TrainingSetup, compute: Compute) -> Block:

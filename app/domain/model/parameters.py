@@ -55,12 +55,6 @@ def outside_params(model: Architecture) -> int:
     return sum(w.numel for w in model.weights)
 
 
-def role_params(model: Architecture, role: Role) -> int:
-    """Parameters of one role over the whole model."""
-    inside = sum(w.numel * s.owned for s in model.stacks for w in s.block.weights if w.role is role)
-    return inside + sum(w.numel for w in model.weights if w.role is role)
-
-
 def largest_tensor_numel(model: Architecture) -> int:
     """Elements of the largest single tensor: it is gathered and reduced whole."""
     shapes = [w for s in model.stacks for w in s.block.weights] + list(model.weights)

@@ -26,7 +26,6 @@ class Strategy:
         reduce_op: collective that combines gradients: ``all_reduce`` moves twice what ``reduce_scatter`` does.
         reduces_each_micro_step: whether gradients travel every micro-step or once a step.
         gathers_after_step: parameters are gathered once after the optimizer step.
-        replicas_all_reduce: gradient shards are averaged across replicas of the shard group once a step.
     """
 
     name: str
@@ -41,7 +40,6 @@ class Strategy:
     reduce_op: Literal["all_reduce", "reduce_scatter"]
     reduces_each_micro_step: bool
     gathers_after_step: bool
-    replicas_all_reduce: bool = False
 
 
 def _row(name: str, framework: str, label: str, complexity: int, **numbers: object) -> Strategy:
@@ -65,11 +63,8 @@ STRATEGIES: tuple[Strategy, ...] = (
     _row("zero3", "deepspeed", "ZeRO-3", 6, parameters="all", gradients="all", states="all", gathers=2, keeps_gathered=False,
          reduce_op="reduce_scatter", reduces_each_micro_step=True, gathers_after_step=False),
     _row("hsdp", "fsdp2", "HSDP", 7, parameters="group", gradients="group", states="group", gathers=2, keeps_gathered=False,
-         reduce_op="reduce_scatter", reduces_each_micro_step=True, gathers_after_step=False, replicas_all_reduce=True),
+         reduce_op="reduce_scatter", reduces_each_micro_step=True, gathers_after_step=False),
 )  # fmt: skip
-
-FRAMEWORK_NAMES = ("ddp", "deepspeed", "fsdp2")
-STRATEGY_NAMES = tuple(dict.fromkeys(s.name for s in STRATEGIES))
 
 
 def find_strategies(framework: str | None, strategy: str | None) -> tuple[Strategy, ...]:

@@ -17,14 +17,12 @@ class Optimizer:
         state_numel: state elements kept for one weight tensor, as a function of the tensor.
         fixed_bytes_per_element: bytes of a state element where the optimizer fixes it (8-bit states); None = the framework's dtype.
         paged: states live in managed memory the driver pages to the host; torch's allocator never sees them.
-        deepspeed_native: DeepSpeed builds it from the config; others are client optimizers.
     """
 
     name: str
     state_numel: Callable[[Weight], int]
     fixed_bytes_per_element: float | None = None
     paged: bool = False
-    deepspeed_native: bool = True
 
 
 def _nothing(_: Weight) -> int:
@@ -60,9 +58,9 @@ OPTIMIZERS: dict[str, Optimizer] = {
     o.name: o
     for o in (
         Optimizer(name="adamw", state_numel=_two),
-        Optimizer(name="adamw_8bit", state_numel=_two, fixed_bytes_per_element=_BYTES_8BIT, deepspeed_native=False),
-        Optimizer(name="paged_adamw_8bit", state_numel=_two, fixed_bytes_per_element=_BYTES_8BIT, paged=True, deepspeed_native=False),
-        Optimizer(name="adafactor", state_numel=_factored, fixed_bytes_per_element=4.0, deepspeed_native=False),
+        Optimizer(name="adamw_8bit", state_numel=_two, fixed_bytes_per_element=_BYTES_8BIT),
+        Optimizer(name="paged_adamw_8bit", state_numel=_two, fixed_bytes_per_element=_BYTES_8BIT, paged=True),
+        Optimizer(name="adafactor", state_numel=_factored, fixed_bytes_per_element=4.0),
         Optimizer(name="lion", state_numel=_one),
         Optimizer(name="muon", state_numel=_muon),
         Optimizer(name="sgd_momentum", state_numel=_one),

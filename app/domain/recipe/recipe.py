@@ -6,10 +6,6 @@ from dataclasses import dataclass
 
 from app.domain.recipe.adapter import Adapter
 
-PRECISIONS = ("bf16", "fp16", "fp32", "fp8")
-CHECKPOINTING = ("none", "selective", "full")
-ATTENTION = ("flash", "sdpa", "eager")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:
