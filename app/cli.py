@@ -13,9 +13,10 @@ from pydantic import ValidationError
 
 from app import ENGINE_VERSION
 from app.domain.errors import ShardplanError
-from app.main import serve
+from app.main import hub_of, serve
 from app.services.plan import Answer, answer
 from app.services.request import PlanRequest
+from app.settings import AppSettings
 from app.web.validation import field_errors
 
 _EXIT_CODES = {"fits": 0, "tight": 1, "does_not_fit": 2}
@@ -43,7 +44,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _plan(spec: Path, outputs: list[Path], *, as_json: bool) -> int:
     try:
-        planned = answer(PlanRequest.model_validate(_read(spec)))
+        planned = answer(PlanRequest.model_validate(_read(spec)), hub_of(AppSettings()))
     except ValidationError as error:
         for problem in field_errors(error.errors(), PlanRequest):
             print(f"{'.'.join(map(str, problem.loc))}: {problem.msg}{'; ' + problem.hint if problem.hint else ''}", file=sys.stderr)

@@ -11,6 +11,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION
+from app.ingest.hub import Hub
 from app.observability import configure_logging
 from app.resources import resource_dir
 from app.services.saved_plans import SavedPlans
@@ -24,19 +25,21 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     """Build the application; the database is migrated when it starts."""
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
-    database = Database(settings.database_url, _limits(settings))
+    database, hub = Database(settings.database_url, _limits(settings)), hub_of(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         upgrade(settings.database_url)
         yield
         database.close()
+        if hub is not None:
+            hub.close()
 
     app = FastAPI(
         title="Shardplan", version=ENGINE_VERSION, lifespan=lifespan, docs_url=None, redoc_url=None,
         description="How to shard one training run with DeepSpeed, FSDP2 or DDP: memory, traffic, time and the file that does it.",
     )  # fmt: skip
-    app.state.settings, app.state.database = settings, database
+    app.state.database, app.state.hub = database, hub
     app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
     app.include_router(pages.router)
     app.include_router(api.router)
@@ -45,6 +48,11 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.add_middleware(GZipMiddleware, minimum_size=1024)
     middleware.install(app, settings)
     return app
+
+
+def hub_of(settings: AppSettings) -> Hub | None:
+    """Where models are fetched from; None where that is switched off."""
+    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s) if settings.fetch_models else None
 
 
 def _limits(settings: AppSettings) -> DatabaseOptions:

@@ -18,7 +18,8 @@ class AppSettings(BaseSettings):
         max_body_bytes: largest request body; a config.json is a few kilobytes, the largest known 60 KB.
         max_json_depth: deepest nesting of objects and arrays in a JSON body.
         fetch_models: whether ``hf_id`` may be fetched over the network. Off, so that a plan needs nothing outside.
-        fetch_timeout_s: longest wait for such a fetch.
+        fetch_timeout_s: longest silence of the hub during such a fetch.
+        hub_url: where models are fetched from, such as a mirror of your own.
         database_connect_timeout_s: longest wait for a connection.
         database_statement_timeout_s: longest run of one statement; on SQLite longest wait for the write lock.
         database_pool_size: connections kept to PostgreSQL by one process.
@@ -36,6 +37,7 @@ class AppSettings(BaseSettings):
     max_json_depth: int = Field(64, ge=8, le=512)
     fetch_models: bool = False
     fetch_timeout_s: float = Field(5.0, gt=0)
+    hub_url: str = Field("https://huggingface.co", pattern=r"^https?://[^\s/]+")
     database_connect_timeout_s: int = Field(5, ge=1)
     database_statement_timeout_s: int = Field(10, ge=1)
     database_pool_size: int = Field(10, ge=1)

@@ -14,6 +14,7 @@ from app.domain.units import format_count, format_gib, format_number
 from app.emit import FILE_KINDS, files_for
 from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
+from app.ingest.hub import Hub
 from app.services.document import plan_document
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
@@ -33,13 +34,14 @@ class Answer:
         return plan_document(self.plan, self.request)
 
 
-def answer(request: PlanRequest) -> Answer:
+def answer(request: PlanRequest, hub: Hub | None = None) -> Answer:
     """Plan, and write the files of the recommended settings.
 
     Raises:
         InvalidRequestError: the request makes no sense.
+        UnavailableError: the hub that a model is to be fetched from does not answer.
     """
-    resolved = resolve(request)
+    resolved = resolve(request, hub)
     plan = make_plan(resolved.question)
     assumed = tuple(
         PlanWarning(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.")
@@ -54,13 +56,13 @@ def answer(request: PlanRequest) -> Answer:
     return Answer(request=request, plan=plan, job=job if files else None, gpu_name=resolved.gpu_name)
 
 
-def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain") -> Artifact:
+def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:
     """One file of the recommended plan.
 
     Raises:
         ConflictError: nothing fits, or the file does not belong to the recommended framework.
     """
-    given = answer(request)
+    given = answer(request, hub)
     if given.plan.verdict == "does_not_fit":
         ways = "; ".join(w.label for w in given.plan.ways_out if w.fits)
         raise ConflictError(f"{given.plan.summary}" + (f" What would fit: {ways}." if ways else ""))

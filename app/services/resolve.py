@@ -18,6 +18,7 @@ from app.domain.search.constraints import Constraints
 from app.domain.search.planner import Question
 from app.domain.setup import TrainingSetup
 from app.ingest.hf_config import architecture_from_config
+from app.ingest.hub import Hub
 from app.services.cluster import resolve_pools
 from app.services.request import AdapterIn, ModelIn, PlanRequest, ShapeIn, TrainingIn, tokens_of
 
@@ -41,13 +42,18 @@ class Resolved:
     assumed: tuple[str, ...]
 
 
-def resolve(request: PlanRequest) -> Resolved:
+def resolve(request: PlanRequest, hub: Hub | None = None) -> Resolved:
     """Look up presets and devices and bundle the question.
+
+    Args:
+        request: what was asked.
+        hub: where models named by ``hf_id`` are fetched from; None where that is switched off.
 
     Raises:
         InvalidRequestError: something named is unknown or contradicts the rest.
+        UnavailableError: the hub does not answer.
     """
-    model = resolve_model(request.model)
+    model = resolve_model(request.model, hub)
     cluster = resolve_pools(request.cluster.pools)
     setup = TrainingSetup(
         model=model.architecture,
@@ -63,7 +69,7 @@ def resolve(request: PlanRequest) -> Resolved:
     return Resolved(question=question, model=model, gpu_name=cluster.gpu_name, assumed=cluster.assumed)
 
 
-def resolve_model(given: ModelIn) -> ResolvedModel:
+def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
     """The architecture of whichever way the model was named."""
     if given.preset is not None:
         preset = find_model(given.preset, ("model", "preset"))
@@ -76,6 +82,10 @@ def resolve_model(given: ModelIn) -> ResolvedModel:
         return ResolvedModel(architecture=architecture_from_shape(_shape(given.shape)))
     if given.params is not None:
         return ResolvedModel(architecture=architecture_from_params(given.params))
+    if given.hf_id is not None and hub is not None:
+        config = hub.config(given.hf_id, given.revision)
+        architecture = architecture_from_config(config, name=given.hf_id, loc=("model", "hf_id"))
+        return ResolvedModel(architecture=architecture, hf_id=given.hf_id, hf_config=config)
     raise InvalidRequestError.at(
         "model",
         "hf_id",

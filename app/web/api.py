@@ -11,7 +11,7 @@ from app.domain.plan import Artifact
 from app.services.plan import answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan
-from app.web.deps import DatabaseDep, MetricsDep, SavedPlansDep
+from app.web.deps import DatabaseDep, HubDep, MetricsDep, SavedPlansDep
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
 
 router = APIRouter()
@@ -32,16 +32,18 @@ def file_response(artifact: Artifact) -> Response:
     return Response(artifact.text, media_type=artifact.media_type, headers=headers)
 
 
-@router.post("/plan", tags=["plan"], responses={200: {"model": PlanOut}, **problems(400, 413, 422)}, summary="Plan one training run")
-def post_plan(body: PlanBody) -> Response:
+@router.post("/plan", tags=["plan"], responses={200: {"model": PlanOut}, **problems(400, 413, 422, 503)}, summary="Plan one training run")
+def post_plan(body: PlanBody, hub: HubDep) -> Response:
     """Answer one request. Computes only: nothing is stored."""
-    return json_response(answer(body).document())
+    return json_response(answer(body, hub).document())
 
 
-@router.post("/plan/{file}", tags=["plan"], responses=problems(400, 409, 413, 422), summary="One file of the recommended plan")
-def post_plan_file(file: FileName, body: PlanBody, dialect: Annotated[Literal["plain", "hf_auto"], Query()] = "plain") -> Response:
+@router.post("/plan/{file}", tags=["plan"], responses=problems(400, 409, 413, 422, 503), summary="One file of the recommended plan")
+def post_plan_file(
+    file: FileName, body: PlanBody, hub: HubDep, dialect: Annotated[Literal["plain", "hf_auto"], Query()] = "plain"
+) -> Response:
     """Answer with that one file. ``dialect=hf_auto`` writes ds_config.json for the Hugging Face Trainer, with its ``auto`` values."""
-    return file_response(file_of(body, file, dialect=dialect))
+    return file_response(file_of(body, file, dialect=dialect, hub=hub))
 
 
 @router.post(
@@ -54,12 +56,13 @@ def post_plan_file(file: FileName, body: PlanBody, dialect: Annotated[Literal["p
 def post_plans(
     body: Annotated[SaveRequest, Body(openapi_examples=_EXAMPLES)],
     saved: SavedPlansDep,
+    hub: HubDep,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
     """Plan, and keep request and answer. ``edit_token`` is given once: it is needed to delete the plan."""
     request = PlanRequest.model_validate(body.model_dump(exclude={"name", "note"}, exclude_unset=True))
     document = body.model_dump(mode="json", exclude={"name", "note"}, exclude_unset=True)
-    kept = saved.save(document, answer(request).document(), name=body.name, note=body.note, idempotency_key=idempotency_key)
+    kept = saved.save(document, answer(request, hub).document(), name=body.name, note=body.note, idempotency_key=idempotency_key)
     return json_response(saved_document(kept), 200 if kept.replayed else 201, {"location": f"/plans/{kept.id}"})
 
 

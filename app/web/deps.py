@@ -6,15 +6,15 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from app.ingest.hub import Hub
 from app.observability import Metrics
 from app.services.saved_plans import SavedPlans
-from app.settings import AppSettings
 from app.store.session import Database
 
 
-def get_settings(request: Request) -> AppSettings:
-    """Settings the app was created with."""
-    return cast(AppSettings, request.app.state.settings)
+def get_hub(request: Request) -> Hub | None:
+    """Where models are fetched from; None where that is switched off."""
+    return cast(Hub | None, request.app.state.hub)
 
 
 def get_database(request: Request) -> Database:
@@ -32,7 +32,7 @@ def get_metrics(request: Request) -> Metrics:
     return cast(Metrics, request.app.state.metrics)
 
 
-SettingsDep = Annotated[AppSettings, Depends(get_settings)]
+HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]

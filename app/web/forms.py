@@ -16,9 +16,9 @@ from pydantic import ValidationError
 from app.catalog.models import find_model
 from app.domain.errors import FieldError, InvalidRequestError, Loc, ShardplanError
 from app.domain.units import GB, GIB, parse_quantity
+from app.ingest.nesting import too_deep
 from app.services.request import PlanRequest
 from app.web.fields import MAX_POOLS, FormField, all_fields, suffix
-from app.web.middleware import too_deep
 from app.web.validation import field_errors
 
 CHANGE = "change"

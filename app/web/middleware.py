@@ -9,7 +9,6 @@ import logging
 import re
 import time
 import uuid
-from typing import Any
 
 import orjson
 from fastapi import FastAPI
@@ -17,6 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from app.ingest.nesting import too_deep
 from app.observability import Metrics, request_id_var
 from app.settings import AppSettings
 from app.web import problems
@@ -167,22 +167,6 @@ class BodyGuard:
             detail = f"objects and lists are nested more than {self._max_depth} deep"
             return problems.Problem(status=422, code="too_deep", title="The JSON is nested too deeply", detail=detail)
         return None
-
-
-def too_deep(value: Any, limit: int) -> bool:
-    """Whether objects and lists are nested more than ``limit`` deep; level by level, so that depth costs no stack.
-
-    Example:
-        >>> too_deep([[1]], 1), too_deep([[1]], 2), too_deep(1, 0)
-        (True, False, False)
-    """
-    level = [value] if isinstance(value, (dict, list)) else []
-    for _ in range(limit):
-        if not level:
-            return False
-        inner = (item for box in level for item in (box.values() if isinstance(box, dict) else box))
-        level = [item for item in inner if isinstance(item, (dict, list))]
-    return bool(level)
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

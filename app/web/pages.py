@@ -14,11 +14,12 @@ from app.catalog.gpus import load_gpus
 from app.catalog.instances import load_instances
 from app.catalog.models import load_models
 from app.domain.errors import FieldError, InvalidRequestError
+from app.ingest.hub import Hub
 from app.services.plan import Answer, answer, file_of
 from app.services.saved_plans import ForbiddenError
 from app.web import catalog_pages, docs_page, saved_pages
 from app.web.api import FileName, file_response, json_response, saved_document
-from app.web.deps import SavedPlansDep
+from app.web.deps import HubDep, SavedPlansDep
 from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
 from app.web.forms import Form, FormError, read_form, to_fields
 from app.web.problems import Problem, prefers_html
@@ -53,36 +54,36 @@ Posted = Annotated[list[tuple[str, str]], Depends(_posted)]
 
 
 @router.get("/", include_in_schema=False)
-def get_home(request: Request) -> Response:
+def get_home(request: Request, hub: HubDep) -> Response:
     """The form; with a query the answer to it, without one the worked example."""
     pairs = request.query_params.multi_items() or list(to_fields(EXAMPLE_REQUEST).items())
-    return _plan_page(request, _answered(read_form(pairs)), example=not request.query_params)
+    return _plan_page(request, _answered(read_form(pairs), hub), example=not request.query_params)
 
 
 @router.post("/", include_in_schema=False)
-def post_home(request: Request, pairs: Posted) -> Response:
+def post_home(request: Request, pairs: Posted, hub: HubDep) -> Response:
     """The same from a form body, as a pasted config.json is too long for an address."""
-    return _plan_page(request, _answered(read_form(_of_plan(pairs))))
+    return _plan_page(request, _answered(read_form(_of_plan(pairs)), hub))
 
 
 @router.get("/download/{file}", include_in_schema=False)
-def get_download(request: Request, file: FileName) -> Response:
+def get_download(request: Request, file: FileName, hub: HubDep) -> Response:
     """One file of the answer to a query."""
-    return _download(file, read_form(request.query_params.multi_items()))
+    return _download(file, read_form(request.query_params.multi_items()), hub)
 
 
 @router.post("/download/{file}", include_in_schema=False)
-def post_download(file: FileName, pairs: Posted) -> Response:
+def post_download(file: FileName, pairs: Posted, hub: HubDep) -> Response:
     """One file of the answer to a posted form."""
-    return _download(file, read_form(_of_plan(pairs)))
+    return _download(file, read_form(_of_plan(pairs)), hub)
 
 
 @router.post("/save", include_in_schema=False)
-def post_save(request: Request, pairs: Posted, saved: SavedPlansDep) -> Response:
+def post_save(request: Request, pairs: Posted, saved: SavedPlansDep, hub: HubDep) -> Response:
     """Save the answer and show it, once with the token that deletes it."""
     _refuse_cross_site(request)
     own = {name: text for name, text in pairs if name in OWN_FIELDS}
-    answered = _answered(read_form(_of_plan(pairs)))
+    answered = _answered(read_form(_of_plan(pairs)), hub)
     if answered.answer is None or answered.form.request is None:
         return _plan_page(request, answered)
     asked = answered.form.request.model_dump(mode="json", exclude_unset=True)
@@ -106,12 +107,12 @@ def _of_plan(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if pair[0] not in OWN_FIELDS]
 
 
-def _answered(form: Form) -> Answered:
+def _answered(form: Form, hub: Hub | None) -> Answered:
     """The answer to a form, or the form with what is wrong with it."""
     if form.request is None:
         return Answered(form=form, answer=None)
     try:
-        return Answered(form=form, answer=answer(form.request))
+        return Answered(form=form, answer=answer(form.request, hub))
     except InvalidRequestError as error:
         return Answered(form=form.refused(error), answer=None)
 
@@ -169,10 +170,10 @@ def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str
     return {"groups": groups, "titles": GROUPS, "used": used, "offered": offered}
 
 
-def _download(file: FileName, form: Form) -> Response:
+def _download(file: FileName, form: Form, hub: Hub | None) -> Response:
     if form.request is None:
         raise _complaint(form)
-    return file_response(file_of(form.request, file))
+    return file_response(file_of(form.request, file, hub=hub))
 
 
 def _complaint(form: Form) -> InvalidRequestError:
