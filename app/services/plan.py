@@ -52,7 +52,7 @@ def answer(request: PlanRequest, hub: Hub | None = None) -> Answer:
         return Answer(request=request, plan=plan, job=None, gpu_name=resolved.gpu_name)
     job = _job(request, resolved, plan)
     files, unwritten = _files(job)
-    plan = replace(plan, files=files, warnings=plan.warnings + unwritten)
+    plan = replace(plan, files=files, warnings=plan.warnings + unwritten + _revision(request))
     return Answer(request=request, plan=plan, job=job if files else None, gpu_name=resolved.gpu_name)
 
 
@@ -101,6 +101,18 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         planned_allocated_bytes=best.gpu.peak_allocated_bytes,
         planned_reserved_bytes=best.gpu.peak_reserved_bytes,
     )
+
+
+def _revision(request: PlanRequest) -> tuple[PlanWarning, ...]:
+    """The figures are of the named revision; the training script would load another."""
+    if request.model.revision is None:
+        return ()
+    message = f"The plan is for revision {request.model.revision}, but the training script loads the repository's default branch."
+    said = PlanWarning(
+        code="revision_not_in_script", severity="warning", field="model.revision", message=message,
+        fix="Download that revision and give its folder to the script as --model.",
+    )  # fmt: skip
+    return (said,)
 
 
 def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]:

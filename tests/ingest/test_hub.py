@@ -53,16 +53,18 @@ def test_a_renamed_repository_is_followed() -> None:
     assert hub_with(handler).config("old/name") == {"a": 1}
 
 
-def test_a_fetched_model_is_counted_and_planned() -> None:
-    """The answer has the exact count, and its script loads the repository."""
+@pytest.mark.parametrize("revision", [None, "v1.0"])
+def test_a_fetched_model_is_counted_and_planned(revision: str | None) -> None:
+    """The answer has the exact count, and its script loads the repository; that it does so without the revision is said."""
     body = {
-        "model": {"hf_id": "Qwen/Qwen3-32B"},
+        "model": {"hf_id": "Qwen/Qwen3-32B", "revision": revision},
         "training": {"seq_len": 4096},
         "cluster": {"pools": [{"gpu": "h100-sxm-80gb", "gpus_per_node": 8, "nodes": 4, "host_memory_gib": 2048}]},
     }
     plan = answer(PlanRequest.model_validate(body), hub_with(answering(json=CASE["config"]))).document()
     assert plan["model"]["name"] == "Qwen/Qwen3-32B"
     assert plan["model"]["total_params"] == CASE["true_params"]
+    assert any(w["code"] == "revision_not_in_script" for w in plan["warnings"]) is (revision is not None)
     assert "Qwen/Qwen3-32B" in next(text for name, text in plan["files"].items() if name.endswith("_train.py"))
 
 
