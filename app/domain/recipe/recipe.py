@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from app.domain.recipe.adapter import Adapter
 
+CHECKPOINTING_NAMES = ("none", "selective", "full")
+"""Checkpointing policies; the place in this list is the number that candidate tables hold."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recipe:

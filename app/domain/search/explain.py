@@ -8,9 +8,9 @@ import numpy as np
 
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.plan import Candidate, Rung, Settings
+from app.domain.recipe.recipe import CHECKPOINTING_NAMES
 from app.domain.search.evaluate import Evaluation
 from app.domain.search.results import verdict_at
-from app.domain.search.settings import CHECKPOINTING_NAMES
 from app.domain.units import format_gib, format_number
 
 _VERDICT_WORDS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}

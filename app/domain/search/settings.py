@@ -7,11 +7,9 @@ from typing import Any
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.plan import Settings
 from app.domain.recipe.precision import stored_dtypes
-from app.domain.recipe.recipe import Recipe
+from app.domain.recipe.recipe import CHECKPOINTING_NAMES, Recipe
 from app.domain.search.constraints import OFFLOAD_TARGETS
 from app.domain.search.evaluate import Evaluation
-
-CHECKPOINTING_NAMES = ("none", "selective", "full")
 
 _MAX_LIVE_NUMEL = 1_000_000_000
 _COLUMNS = (

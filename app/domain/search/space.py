@@ -13,12 +13,12 @@ from app.domain.errors import InvalidRequestError
 from app.domain.parallel.mesh import Degrees, divisors
 from app.domain.parallel.strategy import STRATEGIES, Strategy, find_strategies, shared_by
 from app.domain.recipe.precision import FRAMEWORKS, stored_dtypes
+from app.domain.recipe.recipe import CHECKPOINTING_NAMES
 from app.domain.search.batch import batch_choices
 from app.domain.search.constraints import OFFLOAD_TARGETS, Constraints
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup, dtype_columns
 
 _FREE_OFFLOAD = ((0, 0), (1, 0), (1, 1), (2, 0), (2, 2))
-_CHECKPOINTING = {"none": 0, "selective": 1, "full": 2}
 
 # Elements. A bucket holds one block's gradients, within bounds that keep messages long and the buffer small.
 _BUCKET_BOUNDS, _LEAN_BUCKET = (10_000_000, 200_000_000), 20_000_000
@@ -109,7 +109,7 @@ def _combinations(
 def _recompute_choices(setup: TrainingSetup) -> list[tuple[int, int]]:
     """Checkpointing policies with activation offload; only fully checkpointed inputs are worth sending to the host."""
     recipe = setup.recipe
-    policies = [_CHECKPOINTING[recipe.activation_checkpointing]] if recipe.activation_checkpointing else [0, 1, 2]
+    policies = [CHECKPOINTING_NAMES.index(recipe.activation_checkpointing)] if recipe.activation_checkpointing else [0, 1, 2]
     if recipe.activation_offload is not None:
         return [(p, int(recipe.activation_offload)) for p in policies]
     return [(p, 0) for p in policies] + [(2, 1)] * (2 in policies)

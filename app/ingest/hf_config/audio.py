@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.domain.model.architecture import Architecture, Block, Mlp, Role, Stack, Weight
-from app.domain.model.weights import conv, linear, norm, norms, two_layer_mlp
+from app.domain.model.architecture import Architecture, Role, Stack, Weight
+from app.domain.model.weights import conv, linear, norm
 from app.ingest.hf_config.classic import dropping, projections
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from app.ingest.hf_config.outline import class_name_of
@@ -54,18 +54,12 @@ def wav2vec2(f: Fields) -> Architecture:
         raise f.unsupported("architectures", f"{name} or its adapter is not a head this family is read with")
     sizes = VitSizes.read(f)
     hidden = sizes.hidden_size
-    block = Block(
-        hidden_size=hidden,
-        weights=(
-            *projections(hidden, sizes.attention, names=_NAMES, bias=(True,) * 4),
-            *two_layer_mlp(hidden, sizes.ffn, ("intermediate_dense", "output_dense")),
-            *norms(("layer_norm", "final_layer_norm"), hidden, bias=True),
-        ),
-        attention=sizes.attention,
-        mlp=Mlp(ffn_hidden_size=sizes.ffn, gated=False),
-        norm="layer",
+    block = sizes.block(
+        f"{prefix}EncoderLayer" + ("StableLayerNorm" if f.flag("do_stable_layer_norm") else ""),
+        projections(hidden, sizes.attention, names=_NAMES, bias=(True,) * 4),
+        ("layer_norm", "final_layer_norm"),
+        mlp_names=("intermediate_dense", "output_dense"),
         dropout=dropping(f, "hidden_dropout", "attention_dropout", "activation_dropout"),
-        class_name=f"{prefix}EncoderLayer" + ("StableLayerNorm" if f.flag("do_stable_layer_norm") else ""),
     )
     vocab = f.required("vocab_size") if name.endswith("ForCTC") else 0
     head = (Weight("lm_head", (vocab, hidden), Role.HEAD), Weight("lm_head.bias", (vocab,), Role.BIAS)) if vocab else ()

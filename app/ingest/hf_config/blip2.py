@@ -26,19 +26,9 @@ def _tower(f: Fields, prefix: str) -> Tower:
     sizes = VitSizes.read(f)
     hidden, tokens = sizes.hidden_size, patches(f) + 1
     bias = f.flag("qkv_bias", default=True)
-    block = Block(
-        hidden_size=hidden,
-        weights=(
-            *fused_attention(hidden, sizes.attention, name="qkv", out_name="projection", qkv_bias=bias, out_bias=True),
-            *two_layer_mlp(hidden, sizes.ffn, ("fc1", "fc2")),
-            *norms(("layer_norm1", "layer_norm2"), hidden, bias=True),
-        ),
-        attention=sizes.attention,
-        mlp=Mlp(ffn_hidden_size=sizes.ffn, gated=False),
-        norm="layer",
-        dropout=dropping(f, "attention_dropout"),
-        class_name=f"{prefix}EncoderLayer",
-    )
+    attention = fused_attention(hidden, sizes.attention, name="qkv", out_name="projection", qkv_bias=bias, out_bias=True)
+    names = ("layer_norm1", "layer_norm2")
+    block = sizes.block(f"{prefix}EncoderLayer", attention, names, dropout=dropping(f, "attention_dropout"))
     return Tower(
         stacks=(Stack(block=block, count=sizes.num_layers, part="vision", tokens=tokens),),
         weights=(

@@ -1,4 +1,4 @@
-"""Shared pieces of the older decoders: layer norm with shifts, two-matrix feed-forward, their own tensor names."""
+"""Shared pieces of the older decoders and of plain encoders: layer norm with shifts, two-matrix feed-forward, their own tensor names."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def dropping(f: Fields, *names: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Classic:
-    """One block of an older decoder.
+    """One block of an older decoder, or of an encoder of the same kind.
 
     Attributes:
         attention_weights: projections of the attention.

@@ -5,6 +5,8 @@ Source: the modelling files of transformers 5.24, compared tensor by tensor (tes
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from app.domain.model.architecture import Architecture, Block, Role, Weight
 from app.domain.model.weights import norm
 from app.ingest.hf_config import windows
@@ -88,17 +90,7 @@ _STABLELM = DecoderRules(
     norm_bias=True,
     dropout=("attention_dropout", "hidden_dropout"),
 )
-_STABLELM_PARALLEL = DecoderRules(
-    prefix="StableLm",
-    qkv_bias="use_qkv_bias",
-    qk_norm="each",
-    qk_norm_if="qk_layernorm",
-    norm="layer",
-    norm_bias=True,
-    norm_names=_ONE_NORM,
-    parallel=True,
-    dropout=("attention_dropout", "hidden_dropout"),
-)
+_STABLELM_PARALLEL = replace(_STABLELM, norm_names=_ONE_NORM, parallel=True)
 _PHI = DecoderRules(
     prefix="Phi",
     qkv_bias=True,

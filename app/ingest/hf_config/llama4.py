@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from app.domain.model.architecture import Architecture, Block, Mlp, Role, Stack, Weight
-from app.domain.model.weights import linear, norms, two_layer_mlp
+from app.domain.model.architecture import Architecture, Role, Stack, Weight
+from app.domain.model.weights import linear, norms
 from app.ingest.hf_config import windows
 from app.ingest.hf_config.classic import projections
 from app.ingest.hf_config.fields import Fields
@@ -69,19 +69,8 @@ def llama4_vision(f: Fields) -> Tower:
     sizes = VitSizes.read(f)
     hidden, tokens = sizes.hidden_size, patches(f) + 1
     patch = sides(f, "patch_size")
-    names = ("q_proj", "k_proj", "v_proj", "o_proj")
-    block = Block(
-        hidden_size=hidden,
-        weights=(
-            *projections(hidden, sizes.attention, names=names, bias=(True,) * 4),
-            *two_layer_mlp(hidden, sizes.ffn, ("fc1", "fc2")),
-            *norms(("input_layernorm", "post_attention_layernorm"), hidden, bias=True),
-        ),
-        attention=sizes.attention,
-        mlp=Mlp(ffn_hidden_size=sizes.ffn, gated=False),
-        norm="layer",
-        class_name="Llama4VisionEncoderLayer",
-    )
+    attention = projections(hidden, sizes.attention, names=("q_proj", "k_proj", "v_proj", "o_proj"), bias=(True,) * 4)
+    block = sizes.block("Llama4VisionEncoderLayer", attention, ("input_layernorm", "post_attention_layernorm"))
     out = f.integer("projector_output_dim")
     return Tower(
         stacks=(Stack(block=block, count=sizes.num_layers, part="vision", tokens=tokens),),

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from app.domain.model.architecture import Attention, Block, Mlp, Role, Stack, Weight
 from app.domain.model.weights import conv, gated_mlp, linear, norm, norms, two_layer_mlp
-from app.ingest.hf_config.classic import dropping, projections
+from app.ingest.hf_config.classic import Classic, dropping, projections
 from app.ingest.hf_config.fields import MAX_LAYERS, MAX_WIDTH, Fields
 from app.ingest.hf_config.registry import SECTIONS
 
@@ -104,22 +104,31 @@ class VitSizes:
             attention=Attention(num_heads=heads, num_kv_heads=heads, head_dim=size, v_head_dim=size, causal=causal),
         )
 
+    def block(
+        self,
+        class_name: str,
+        attention_weights: tuple[Weight, ...],
+        norm_names: tuple[str, str],
+        *,
+        mlp_names: tuple[str, str] = ("fc1", "fc2"),
+        dropout: bool = False,
+    ) -> Block:
+        """A layer of the plain kind: two layer norms, a two-matrix feed-forward, biases in both."""
+        return Classic(
+            class_name=class_name,
+            hidden_size=self.hidden_size,
+            attention_weights=attention_weights,
+            ffn=self.ffn,
+            mlp_names=mlp_names,
+            norm_names=norm_names,
+            dropout=dropout,
+        ).block(self.attention)
+
 
 def clip_block(f: Fields, sizes: VitSizes, class_name: str) -> Block:
     """The layer that CLIP, SigLIP and Idefics share: biases everywhere, two layer norms, fc1 and fc2."""
-    return Block(
-        hidden_size=sizes.hidden_size,
-        weights=(
-            *projections(sizes.hidden_size, sizes.attention, names=_NAMES, bias=(True,) * 4),
-            *two_layer_mlp(sizes.hidden_size, sizes.ffn, ("fc1", "fc2")),
-            *norms(("layer_norm1", "layer_norm2"), sizes.hidden_size, bias=True),
-        ),
-        attention=sizes.attention,
-        mlp=Mlp(ffn_hidden_size=sizes.ffn, gated=False),
-        norm="layer",
-        dropout=dropping(f, "attention_dropout", "dropout"),
-        class_name=class_name,
-    )
+    attention = projections(sizes.hidden_size, sizes.attention, names=_NAMES, bias=(True,) * 4)
+    return sizes.block(class_name, attention, ("layer_norm1", "layer_norm2"), dropout=dropping(f, "attention_dropout", "dropout"))
 
 
 @tower("clip_vision_model")

@@ -50,19 +50,8 @@ def vit(f: Fields) -> Architecture:
     sizes = VitSizes.read(f)
     hidden, tokens = sizes.hidden_size, patches(f) + extra
     bias = f.flag("qkv_bias", default=True)
-    block = Block(
-        hidden_size=hidden,
-        weights=(
-            *projections(hidden, sizes.attention, names=_NAMES, bias=(bias, bias, bias, True)),
-            *two_layer_mlp(hidden, sizes.ffn, ("fc1", "fc2")),
-            *norms(("layernorm_before", "layernorm_after"), hidden, bias=True),
-        ),
-        attention=sizes.attention,
-        mlp=Mlp(ffn_hidden_size=sizes.ffn, gated=False),
-        norm="layer",
-        dropout=dropping(f, *_DROPOUT),
-        class_name=f"{prefix}Layer",
-    )
+    attention = projections(hidden, sizes.attention, names=_NAMES, bias=(bias, bias, bias, True))
+    block = sizes.block(f"{prefix}Layer", attention, ("layernorm_before", "layernorm_after"), dropout=dropping(f, *_DROPOUT))
     weights = (
         Weight("special_tokens", (1, 1, hidden), Role.OTHER, extra),
         Weight("position_embeddings", (1, tokens, hidden), Role.OTHER),

@@ -44,12 +44,7 @@ def late(f: Fields, num_layers: int) -> tuple[int | None, ...]:
     """Qwen: only with use_sliding_window, from layer max_window_layers on."""
     if not f.flag("use_sliding_window"):
         return (None,) * num_layers
-    found = typed(f, num_layers)
-    if found is not None:
-        return found
-    first = f.integer("max_window_layers", default=0, low=0)
-    window = f.optional("sliding_window")
-    return tuple(window if i >= first else None for i in range(num_layers))
+    return from_first(f, num_layers)
 
 
 def from_first(f: Fields, num_layers: int) -> tuple[int | None, ...]:
