@@ -18,7 +18,7 @@ class Share:
         trainable, frozen: parameters of the rank's part.
         inside, outside: parameters in and out of the blocks.
         block: parameters of one block with FSDP2's padding; block_numel: without; layers: blocks of the stage.
-        head, largest: elements of the output head and of the largest tensor.
+        head, largest, largest_trained: elements of the output head, of the largest tensor and of the largest trained one.
         tokens: tokens of one micro-batch this rank works on.
         in_flight: micro-batches whose activations the first stage holds at once.
     """
@@ -32,6 +32,7 @@ class Share:
     layers: Array
     head: Array
     largest: Array
+    largest_trained: Array
     tokens: Array
     in_flight: Array
 
@@ -52,6 +53,7 @@ def share_of(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> Share:
         frozen=whole if n.adapter else whole * (1 - n.trainable_frac),
         inside=inside, outside=outside, block=block_numel * padding.inside, block_numel=block_numel,
         layers=np.ceil(n.num_layers / c.pp), head=n.head / c.tp, largest=n.largest_tensor / c.tp,
+        largest_trained=n.largest_trained / c.tp,
         tokens=c.micro_batch * setup.recipe.seq_len / c.sp,
         in_flight=np.minimum(c.pp, c.grad_accum),
     )  # fmt: skip

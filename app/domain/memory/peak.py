@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, sqrt
 
 import numpy as np
 
@@ -14,13 +13,10 @@ from app.domain.memory.host import add_host, host_peak
 from app.domain.memory.logits import add_logits
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
-from app.domain.memory.overhead import context_bytes, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
+from app.domain.memory.overhead import context_bytes, kept_frac, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
 from app.domain.memory.states import add_states
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
-
-Z_90 = 1.645
-"""Half width of a 90 % interval of a normal error, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +28,7 @@ class Memory:
         by_moment: allocated bytes per GPU, one row a moment in the order of ``MOMENTS``.
         moment: index of the peak moment.
         allocated, reserved, device: the three totals per GPU at the peak.
+        roomy: device bytes on a device without end, where nothing makes the allocator give cached blocks back.
         needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
         host_bytes, nvme_bytes: per node.
     """
@@ -45,6 +42,7 @@ class Memory:
     allocated: Array
     reserved: Array
     device: Array
+    roomy: Array
     needed: Array
     host_bytes: Array
     nvme_bytes: Array
@@ -63,24 +61,51 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
     overhead, rates = Ledger(size), setup.rates
-    gathered = (columns.param_ranks > 1) | (columns.deepspeed > 0) & (columns.zero_ranks > 1)
-    frac = np.where(gathered, rates.reserved_frac_sharded, rates.reserved_frac_whole)
-    pools = np.where(gathered, pool_peaks(gpu) - allocated, 0.0)
-    extra = overhead.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=allocated + pools, allocated=allocated)
-    extra = extra + overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated + pools, frac=frac)
-    vocab = 0 if setup.recipe.fused_loss else setup.model.vocab_size
-    extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens, vocab=vocab,
-                                 bytes_per_logit=rates.reserved_logit_bytes, tensor_ranks=columns.tp)  # fmt: skip
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
+    outside = context + nccl
+    extra, unbounded = _add_cached(overhead, setup, columns, share, _Live(allocated=allocated, pools=pool_peaks(gpu), outside=outside))
     host, nvme = Ledger(size), Ledger(size)
     add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
     return Memory(
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
-        reserved=allocated + extra, device=allocated + extra + context + nccl,
-        needed=allocated * (1 + rates.needed_frac) + context + nccl, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        reserved=allocated + extra, device=allocated + extra + outside, roomy=allocated + unbounded + outside,
+        needed=allocated * (1 + rates.needed_frac) + outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Live:
+    """Bytes per GPU: live tensors at the peak, the sum of the pools' own peaks, and what the process holds outside the allocator."""
+
+    allocated: Array
+    pools: Array
+    outside: Array
+
+
+def _add_cached(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, live: _Live) -> tuple[Array, Array]:
+    """Add what the allocator holds above the live tensors; returns its sum, and what that would be on a device without end."""
+    rates = setup.rates
+    fsdp2, deepspeed = gathering(columns)
+    frac = np.select([fsdp2, deepspeed], [rates.reserved_frac_fsdp2, rates.reserved_frac_deepspeed], rates.reserved_frac_whole)
+    pools = np.where(fsdp2 | deepspeed, live.pools, live.allocated)
+    logits = {
+        "tokens": share.tokens, "vocab": 0 if setup.recipe.fused_loss else setup.model.vocab_size,
+        "bytes_per_logit": np.where(fsdp2, 0.0, rates.reserved_logit_bytes), "tensor_ranks": columns.tp,
+    }  # fmt: skip
+    unbounded = pools * (1 + frac) - live.allocated + reserved_logits_bytes(**logits, kept_frac=1.0)  # type: ignore[arg-type]
+    room = setup.pool.node.gpu.memory_bytes - live.allocated - live.outside
+    kept = kept_frac(unbounded, room, rates.needed_frac * live.allocated)
+    total = ledger.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=pools, allocated=live.allocated, kept_frac=kept)
+    total = total + ledger.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=pools, frac=frac, kept_frac=kept)
+    total = total + ledger.add(reserved_logits_bytes, "overhead", "always", ALWAYS, **logits, kept_frac=kept)
+    return total, unbounded
+
+
+def gathering(columns: Columns) -> tuple[Array, Array]:
+    """Whether FSDP2, or DeepSpeed, moves tensors between ranks on streams of their own."""
+    return (columns.fsdp2 > 0) & (columns.param_ranks > 1), (columns.deepspeed > 0) & (columns.zero_ranks > 1)
 
 
 def pool_peaks(ledger: Ledger) -> Array:
@@ -88,16 +113,3 @@ def pool_peaks(ledger: Ledger) -> Array:
     peaks = [np.stack([ledger.at(moment, pool) for moment in MOMENTS]).max(axis=0) for pool in ("default", "gather", "reduce")]
     total: Array = sum(peaks, np.zeros(ledger.size))
     return total
-
-
-def fit_probability(device_bytes: float, capacity_bytes: float, interval_frac: float) -> float:
-    """Probability that a run predicted to need ``device_bytes`` stays within the capacity.
-
-    Equation: Φ((capacity − device) / σ) with σ = interval · device / 1.645, the error being taken as normal.
-
-    Example:
-        >>> round(fit_probability(80.0, 80.0, 0.1), 2), fit_probability(40.0, 80.0, 0.1) > 0.999
-        (0.5, True)
-    """
-    sigma = max(1.0, interval_frac * device_bytes / Z_90)
-    return 0.5 * (1 + erf((capacity_bytes - device_bytes) / (sigma * sqrt(2))))
