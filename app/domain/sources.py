@@ -58,6 +58,7 @@ SOURCES: dict[str, Source] = {
         Source("mosaic", "MosaicML llm-foundry, scripts/train/benchmarking", "https://github.com/mosaicml/llm-foundry/tree/main/scripts/train/benchmarking"),
         Source("torchtitan", "PyTorch torchtitan, models/utils.py and benchmarks", "https://github.com/pytorch/torchtitan"),
         Source("public-rows", "Fitted on published measurements by `make fit` (docs/accuracy.md)"),
+        Source("allocator-replay", "Allocations of simulated steps, replayed through a model of torch's caching allocator (`make fit`)"),
         Source("product", "A rule of this product, explained in docs/adr"),
     )
 }  # fmt: skip

@@ -59,7 +59,7 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
     _, high = peak_ratios(setup, columns)
-    safe = fits & (np.maximum(memory.roomy, safe_bytes(memory.needed, high)) <= node.gpu.memory_bytes)
+    safe = fits & (memory.roomy <= capacity) & (safe_bytes(memory.needed, high) <= node.gpu.memory_bytes)
     # A host that is not known cannot be said to hold what is offloaded to it.
     if node.host_memory_bytes is None:
         safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)

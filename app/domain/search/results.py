@@ -55,6 +55,7 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
         moments=moments,
         peak_allocated_bytes=sum(int(t.value) for t in alive),
         peak_reserved_bytes=round(memory.reserved[index]),
+        expandable_bytes=round(float(memory.expandable[index])),
         device_bytes=round(device),
         needed_bytes=round(float(memory.needed[index])),
         peak_moment=MOMENT_LABELS[moment],
