@@ -22,11 +22,21 @@ GPUS = {
 }  # fmt: skip
 """Parts of the catalogue; any other is taken as an A100 with the memory its label says."""
 
+SHAPES = {
+    "baichuan-inc/Baichuan2-13B": {
+        "num_layers": 40, "hidden_size": 5120, "num_heads": 40, "ffn_hidden_size": 13696, "vocab_size": 125696,
+    },
+}  # fmt: skip
+"""Published shapes of models the catalogue has not; the size in a name is rounded (this one has 13.9e9 parameters)."""
+
 TUNED = re.compile(r"-(Instruct|Chat|chat-hf|chat|it)$")
 """Endings of tuned models, which have the shape of their base."""
 
 CHUNKED_LOSS = ("torchtune",)
 """Libraries whose recipes never hold whole logits."""
+
+SAMPLE_TOKENS = {"torchtune": 512}
+"""Libraries whose published runs train on samples this long at most (alpaca's) where they are not packed to the full length."""
 
 
 def request_of(case: Given) -> dict[str, Any] | None:
@@ -36,6 +46,8 @@ def request_of(case: Given) -> dict[str, Any] | None:
     if model is None or "gpus_per_node" not in given:
         return None
     training = _training(given) | {"fused_loss": any(name in case["source"] for name in CHUNKED_LOSS)}
+    if not given.get("packed"):
+        training["seq_len"] = min([training["seq_len"], *(n for name, n in SAMPLE_TOKENS.items() if name in case["source"])])
     return {
         "model": model,
         "training": training,
@@ -46,6 +58,8 @@ def request_of(case: Given) -> dict[str, Any] | None:
 
 def _model(given: Given) -> dict[str, Any] | None:
     name = given.get("model", "")
+    if shape := SHAPES.get(TUNED.sub("", name)):
+        return {"shape": shape}
     for known in (name, TUNED.sub("", name), TUNED.sub("-hf", name)):
         try:
             return {"preset": find_model(known).key}

@@ -155,16 +155,11 @@ def host_peak(ledger: Ledger) -> Array:
     return peak
 
 
-def _stage3(columns: Columns) -> Array:
-    stage3: Array = (columns.deepspeed > 0) & (columns.reduces_each > 0) & (columns.gathers_after == 0)
-    return stage3
-
-
 def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
-    c, stage3 = columns, _stage3(columns)
+    c = columns
     offloaded = share.trainable * (c.offload_optimizer > 0)
     # Stages 1 and 2 stage low-precision weights, and keep each element again while they accumulate; stage 3 sums in a flat buffer.
-    staging = np.where(stage3, c.grad_bytes, c.compute_bytes * (1.0 + (c.grad_accum > 1)))
+    staging = np.where(c.zero3, c.grad_bytes, c.compute_bytes * (1.0 + (c.grad_accum > 1)))
     # Without a fp32 master the optimizer keeps a copy in the weights' own dtype, and gradients beside it.
     master = np.where(c.master_bytes > 0, c.master_bytes, c.duplicate_bytes)
     moments = np.where(c.offload_optimizer == 1, 2 * master + c.state_bytes, 0.0)
@@ -189,25 +184,24 @@ def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
 
 
 def _add_parameters(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
-    c, on_host, stage3 = columns, columns.offload_parameters == 1, _stage3(columns)
+    c, on_host = columns, columns.offload_parameters == 1
     stored = (share.trainable * c.param_bytes + share.frozen * c.frozen_bytes) * on_host
     ledger.add(host_parameter_bytes, "parameters", "always", _FROM_LOAD_ON, params=stored, bytes_each=np.ones(len(c)), ranks=c.param_ranks,
                ranks_per_node=per_node)  # fmt: skip
-    ledger.add(pinned_cache_bytes, "buffers", "always", _AFTER_LOAD, params=share.trainable * on_host * stage3,
+    ledger.add(pinned_cache_bytes, "buffers", "always", _AFTER_LOAD, params=share.trainable * on_host * c.zero3,
                bytes_each=c.param_bytes, ranks=c.param_ranks, ranks_per_node=per_node)  # fmt: skip
     # zero.Init pins one partition a tensor; FSDP2 pins a shard a tensor, and each gradient again.
     trains_base = (share.frozen == 0) * 1.0
-    copies = on_host * np.where(stage3, 1.0, 1.0 + trains_base)
+    copies = on_host * np.where(c.zero3, 1.0, 1.0 + trains_base)
     width = np.where(share.frozen > 0, c.frozen_bytes, c.param_bytes)
     extra = rounded_tensors_bytes(setup.model, np.where(on_host, c.param_ranks, 0), width)
     ledger.add(pinned_rounding_node_bytes, "buffers", "always", _TRAINING, bytes_per_rank=extra * copies, ranks_per_node=per_node)
 
 
 def _add_buffers(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
-    c, stage3 = columns, _stage3(columns)
-    stages12 = (c.deepspeed > 0) & ~stage3 & (c.offload_optimizer > 0)
-    ledger.add(host_buffer_bytes, "buffers", "always", _TRAINING, elements=share.largest * stages12, bytes_each=c.compute_bytes,
-               ranks_per_node=per_node)  # fmt: skip
+    c = columns
+    staged = share.largest * c.zero12 * (c.offload_optimizer > 0)
+    ledger.add(host_buffer_bytes, "buffers", "always", _TRAINING, elements=staged, bytes_each=c.compute_bytes, ranks_per_node=per_node)
     tile = np.minimum(c.sub_group + share.largest / c.param_ranks, share.trainable / c.state_ranks) * (c.offload_optimizer == 2)
     width = np.where(c.master_bytes > 0, c.master_bytes, c.duplicate_bytes)
     ledger.add(swap_buffer_bytes, "buffers", "always", _TRAINING, buffers=ADAM_SWAP_BUFFERS, elements=tile, bytes_each=width,

@@ -74,13 +74,12 @@ def host_flatten_bytes(params: Array, bytes_each: Array, ranks_per_node: Array) 
 def add_loading(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     """Add the lines of loading and of building the engine."""
     c, numbers = columns, numbers_of(setup.model, setup.recipe)
-    stage3 = (c.deepspeed > 0) & (c.reduces_each > 0) & (c.gathers_after == 0)
     # A loader reads the whole model, however it is split over ranks later; adapters are made afterwards.
     trained = 0 if numbers.adapter else numbers.trainable
     width = (numbers.frozen * c.frozen_bytes + trained * c.param_bytes) / numbers.total
-    copies = np.where((c.fsdp2 > 0) | stage3, 1.0, per_node)
+    copies = np.where((c.fsdp2 > 0) | c.zero3, 1.0, per_node)
     ledger.add(load_bytes, "overhead", "always", {LOAD: 1.0}, params=np.full(len(c), numbers.total), bytes_each=width, copies=copies)
-    flattened = share.trainable * (c.deepspeed > 0) * (c.gathers_after > 0) * _no_room_to_flatten(setup, columns, share)
+    flattened = share.trainable * c.zero12 * _no_room_to_flatten(setup, columns, share)
     ledger.add(host_flatten_bytes, "overhead", "always", {INITIALISE: 1.0}, params=flattened, bytes_each=c.param_bytes,
                ranks_per_node=per_node)  # fmt: skip
 

@@ -14,10 +14,13 @@ from app.domain.search.warn.loading import loading_warnings
 from app.domain.search.warn.memory import memory_warnings
 from app.domain.search.warn.numerics import numerics_warnings
 from app.domain.search.warn.optimizer import optimizer_warnings
+from app.domain.search.warn.sizes import size_warnings
 
 
-def warnings_of(evaluation: Evaluation, candidate: Candidate, constraints: Constraints, pools: Sequence[Pool]) -> tuple[PlanWarning, ...]:
-    """Everything worth saying about this answer."""
+def warnings_of(
+    evaluation: Evaluation, index: int, candidate: Candidate, constraints: Constraints, pools: Sequence[Pool]
+) -> tuple[PlanWarning, ...]:
+    """Everything worth saying about this answer, which is row ``index`` of the evaluation."""
     return (
         *ignored_warnings(evaluation, candidate, constraints),
         *model_warnings(evaluation),
@@ -25,5 +28,6 @@ def warnings_of(evaluation: Evaluation, candidate: Candidate, constraints: Const
         *numerics_warnings(evaluation, candidate),
         *optimizer_warnings(evaluation, candidate),
         *loading_warnings(evaluation, candidate),
+        *size_warnings(evaluation, candidate, index),
         *memory_warnings(evaluation, candidate),
     )

@@ -31,7 +31,8 @@ def _tight(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarning
     if candidate.verdict != "tight":
         return
     there, needed = evaluation.setup.pool.node.host_memory_bytes, candidate.host.peak_bytes
-    if there is not None and needed > HOST_SAFE_FRAC * there:
+    host = there is not None and needed > HOST_SAFE_FRAC * there
+    if there is not None and host:
         yield warning(
             "host_tight",
             f"The node needs {format_gib(needed)} of its {format_gib(there)} of host memory, more than {HOST_SAFE_FRAC:.0%}: data workers, "
@@ -40,7 +41,7 @@ def _tight(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarning
             "Use more nodes, which divide what is offloaded, or offload less; a container's limit counts, not the machine's total.",
         )
     low, high = candidate.gpu.interval_90_bytes
-    if high > candidate.gpu.capacity_bytes:
+    if high > candidate.gpu.capacity_bytes or not host:
         yield warning(
             "tight",
             f"The 90 % interval of the peak ({format_gib(low)} to {format_gib(high)} reserved) reaches past what is safe.",
