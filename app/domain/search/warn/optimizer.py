@@ -112,8 +112,8 @@ def _state_dtype(recipe: Recipe, settings: Settings) -> Iterator[PlanWarning]:
     }
     yield warning(
         "state_dtype_unsupported",
-        f"{recipe.optimizer} under {settings.framework} keeps its states in {own}, and no setting changes that; the figures count {asked} "
-        "as asked, the files written here would take more or less.",
+        f"{recipe.optimizer} under {settings.framework} keeps its states in {own} with these settings; the figures count {asked} as asked, "
+        f"but the files written here keep {own}.",
         "training.optimizer_state_dtype",
         fix[asked],
     )
