@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -22,20 +23,27 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
     how = describe(settings)
     used, there = format_gib(gpu.device_bytes), format_gib(gpu.capacity_bytes)
     if candidate.verdict == "does_not_fit":
-        host = float(evaluation.memory.host_bytes.min())
-        used = format_gib(gpu.capacity_bytes + shortfall_bytes) if shortfall_bytes else used
-        short = (
-            f"short by {format_gib(shortfall_bytes)} on each GPU"
-            if shortfall_bytes
-            else f"the node's memory or disk is too small ({format_gib(host)} needed)"
-        )
-        return f"Does not fit: the nearest plan is {how}, which needs {used} of {there} at its peak ({gpu.peak_moment}), {short}."
+        short = " and ".join(_short(candidate, shortfall_bytes)) or "disk on each node, of which none is known"
+        return f"Does not fit: the nearest plan is {how}, which needs {short}."
     speed = format_number(candidate.time.tokens_per_s_per_gpu)
     spread = round(100 * evaluation.setup.rates.time_interval_frac)
     word = _VERDICT_WORDS[candidate.verdict]
     if gpu.device_bytes > gpu.capacity_bytes:
         used = f"{format_gib(gpu.needed_bytes)}, with the allocator's cache {used},"
     return f"{word}: {how}; {used} of {there} at its peak ({gpu.peak_moment}), {speed} tokens/s per GPU ± {spread} %."
+
+
+def _short(candidate: Candidate, shortfall_bytes: int) -> Iterator[str]:
+    """What is needed of each resource there is too little of, in words."""
+    gpu = candidate.gpu
+    if shortfall_bytes:
+        needed, there = format_gib(gpu.capacity_bytes + shortfall_bytes), format_gib(gpu.capacity_bytes)
+        yield f"{needed} of {there} at its peak ({gpu.peak_moment}), short by {format_gib(shortfall_bytes)} on each GPU"
+    for pool, words in ((candidate.host, "host memory"), (candidate.nvme, "disk")):
+        if pool.capacity_bytes is not None and pool.peak_bytes > pool.capacity_bytes:
+            most = max(pool.terms, key=lambda term: term.value)
+            needed, there = format_gib(pool.peak_bytes), format_gib(pool.capacity_bytes)
+            yield f"{needed} of {words} on each node, which has {there} for it (most of it {most.name})"
 
 
 def describe(settings: Settings) -> str:
