@@ -143,7 +143,8 @@ def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share)
         copies=np.full(len(c), 2.0),
     )
     last = 1 / np.maximum(1, share.layers)
-    kept = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
+    # The last gather's flat output is freed when forward returns, beside the blocks that stay whole.
+    kept = {FORWARD: 1.0 + last, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
     ledger.add(unit_gather_bytes, "parameters", "forward", kept,
                block_params=share.block * (sharded & (c.keeps_gathered > 0)), bytes_each=width, copies=share.layers)  # fmt: skip
     trained = 0.0 if numbers.adapter else 1.0
