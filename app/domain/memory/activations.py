@@ -131,9 +131,11 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
     none, selective, full, whole = (np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True))
     policy = columns.checkpointing
+    # A norm that casts its input to fp32 keeps the copy; others keep the input itself, which is what the checkpoint holds.
+    apart = (policy > 0) & (columns.autocast == 0) & (setup.model.main_block.norm == "rms") & (width < 4)
     return BlockBytes(
         kept_all=np.choose(policy, [none, selective, full]),
-        whole=whole, boundary=np.where(policy > 0, full, 0.0) / setup.model.num_layers,
+        whole=whole, boundary=full * apart * (columns.act_offload == 0) / setup.model.num_layers,
     )  # fmt: skip
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.memory.saved import Compute, attention_saved, mixed_saved, norms_saved, saved_per_token
+from app.domain.memory.saved import Compute, attention_norms_saved, mixed_saved, saved_per_token, stores_scores
 from app.domain.model.architecture import Block, Role
 
 
@@ -58,24 +58,24 @@ def feed_forward_norm(block: Block, compute: Compute) -> Operation:
     """
     if block.parallel_residual or block.num_norms < 2 or compute.adapter or not (block.mlp or block.moe):
         return ABSENT
-    left = norms_saved(block, compute) / 2 + mixed_saved(block, compute)
+    left = attention_norms_saved(block, compute) + mixed_saved(block, compute)
     return Operation(bytes_per_token=left + norm_work(block), weights_frac=_frac(block, _feed_forward_numel(block)))
 
 
 def softmax(block: Block, compute: Compute) -> Operation:
     """The softmax of eager attention: scores, their gradient and the result together, while queries and keys wait.
 
-    Equation: (k + 2k)·as + norms / 2 + b(3q + h), k bytes of one softmax element, with the value's and the residual's gradients;
-    the output projection's gradient is there beside the feed-forward's.
+    Equation: 12as + norms + 3b·q + 2h, with the gradients of the values and of the residual stream (4h in fp32); the output
+    projection's gradient is there beside the feed-forward's.
     """
     attention = block.attention
-    if attention is None or compute.kernel != "eager" or attention.kind != "grouped":
+    if attention is None or not stores_scores(attention, compute):
         return ABSENT
     q = attention.num_heads * attention.head_dim
     scores = softmax_bytes(block, compute) * attention.num_heads * compute.seq_len
-    held = norms_saved(block, compute) / 2 + compute.bytes * (3 * q + block.hidden_size)
-    done = 0 if block.parallel_residual else _feed_forward_numel(block)
-    return Operation(bytes_per_token=scores + held, weights_frac=_frac(block, done + q * block.hidden_size))
+    residual = (4 if compute.wide_residual else 2) * block.hidden_size
+    held = attention_norms_saved(block, compute) + 3 * compute.bytes * q + residual
+    return Operation(bytes_per_token=scores + held, weights_frac=_frac(block, _feed_forward_numel(block) + q * block.hidden_size))
 
 
 def softmax_bytes(block: Block, compute: Compute) -> float:
@@ -93,7 +93,7 @@ def norm_work(block: Block) -> float:
 
 
 def _feed_forward_numel(block: Block) -> int:
-    """Weights of the feed-forward: everything with two dims or more that is not attention's."""
+    """Weights of the feed-forward, or of the routed experts."""
     if block.moe:
         return sum(w.numel for w in block.weights if w.role is Role.EXPERT)
     if not block.mlp:

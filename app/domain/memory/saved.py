@@ -107,12 +107,21 @@ def norms_saved(block: Block, compute: Compute) -> float:
     return float(h * (each * norms + casts + masks))
 
 
-def _readers(block: Block) -> int:
+def attention_norms_saved(block: Block, compute: Compute) -> float:
+    """The part of ``norms_saved`` that attention's backward still needs when the feed-forward's is through."""
+    every, h = norms_saved(block, compute), block.hidden_size
+    if block.norm == "rms" and compute.autocast:
+        return (every - 2 * h * _readers(block)) / 2 + 2 * h * _readers(block, "attention input")
+    if block.parallel_residual and block.norm == "layer":
+        return every - (4 if compute.wide else 2) * h * (block.num_norms - 1)
+    return every / 2
+
+
+def _readers(block: Block, what: str = "input") -> int:
     """Dense layers that read a norm's output: five in a Llama block, two where q/k/v and gate/up are one matrix each."""
     if block.moe:
-        return 5
-    read = [_reads(w) for w in block.weights if w.role is Role.LINEAR and len(w.shape) == 2]
-    return sum(tensor.endswith("input") for tensor in read)
+        return 3 if what == "attention input" else 5
+    return sum(_reads(w).endswith(what) for w in block.weights if w.role is Role.LINEAR and len(w.shape) == 2)
 
 
 def qk_norms_saved(block: Block, compute: Compute) -> float:
@@ -144,10 +153,9 @@ def attention_saved(attention: Attention, compute: Compute, *, dropout: bool = F
         # Keys and values are expanded for every head and the low-rank inputs are kept as well.
         return b * (2 * q + 2 * attention.num_heads * attention.v_head_dim + 3 * attention.latent_dim) + b * out + 4 * a
     grouped = attention.num_kv_heads != attention.num_heads
-    stores_scores = compute.kernel == "eager" or (compute.kernel == "sdpa" and compute.wide and grouped)
     # Values cut from one q/k/v projection keep all of it alive, unless they are expanded into a copy.
     whole = b * (q + kv) if attention.fused_rotary else 0.0
-    if stores_scores:
+    if stores_scores(attention, compute):
         return 4 * b * q + whole * (not grouped) + score_bytes(compute, dropout=dropout) * a * compute.seq_len
     masked = compute.kernel == "sdpa" and attention.window is not None and compute.seq_len >= attention.window
     if masked and not compute.wide:
@@ -155,6 +163,12 @@ def attention_saved(attention: Attention, compute: Compute, *, dropout: bool = F
     # Queries rotated by concatenation lie by head, and so does the flash kernel's output: the next projection reads a copy.
     copied = b * out if attention.fused_rotary and not compute.wide else 0.0
     return b * (q + kv + v + out) + whole + copied + 4 * a
+
+
+def stores_scores(attention: Attention, compute: Compute) -> bool:
+    """Eager attention stores its scores, and so does sdpa where no fused kernel takes it: fp32 with grouped keys."""
+    grouped = attention.num_kv_heads != attention.num_heads
+    return attention.kind == "grouped" and (compute.kernel == "eager" or (compute.kernel == "sdpa" and compute.wide and grouped))
 
 
 def score_bytes(compute: Compute, *, dropout: bool) -> float:
