@@ -207,6 +207,7 @@ class Columns:
         """Whether DeepSpeed's optimizer of stages 1 and 2 runs, on any number of ranks."""
         stages12: Array = (self.deepspeed > 0) & (self.gathers_after > 0)
         return stages12
+
     @property
     def copies_units(self) -> Array:
         """FSDP2 computes on copies of its shards: gathered over ranks, fetched from the host, or on one rank cast for compute."""

@@ -131,8 +131,10 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
     none, selective, full, whole = (np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True))
     policy = columns.checkpointing
-    # A norm that casts its input to fp32 keeps the copy; others keep the input itself, which is what the checkpoint holds.
-    apart = (policy > 0) & (columns.autocast == 0) & (setup.model.main_block.norm == "rms") & (width < 4)
+    # A norm that casts its input to fp32 keeps the copy; others keep the input itself, which is what the checkpoint holds. Kernels
+    # that fuse the loss come with norms of the second kind (Liger), adapters mostly run on them, and a compiler makes them.
+    plain = not (setup.recipe.fused_loss or setup.recipe.adapter or setup.recipe.compile)
+    apart = (policy > 0) & (columns.autocast == 0) & (setup.model.main_block.norm == "rms") & (width < 4) & plain
     return BlockBytes(
         kept_all=np.choose(policy, [none, selective, full]),
         whole=whole, boundary=full * apart * (columns.act_offload == 0) / setup.model.num_layers,
@@ -227,7 +229,9 @@ def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share) -> 
         compute = compute_of(setup, width=width, autocast=autocast)
         variants.append(operations(_widest(setup, compute), compute))
     work = np.array([np.where(c.autocast > 0, cast.bytes_per_token, plain.bytes_per_token) for plain, cast in zip(*variants, strict=True)])
-    grads = np.array([plain.weights_frac * block_grads for plain in variants[0]])
+    # ZeRO moves each gradient into its bucket as it is made: one matrix is beside it. Others keep the block's to its end.
+    one = variants[0][0].weights_frac
+    grads = np.array([np.where(c.zero12 | c.zero3, min(op.weights_frac, one), op.weights_frac) * block_grads for op in variants[0]])
     best = (share.tokens * work / c.tp + grads).argmax(axis=0)[np.newaxis]
     return np.take_along_axis(work, best, 0)[0], np.take_along_axis(grads, best, 0)[0]
 
@@ -253,15 +257,17 @@ def outside_per_token(setup: TrainingSetup) -> tuple[float, float, float]:
     A final norm and the head's input, 8h for RMS; a frozen one keeps its input only. Dropout after the embedding keeps a mask.
     A masked model's head is a dense layer, an activation and a norm of its own.
     """
-    model, block = setup.model, setup.model.main_block
+    model, block, adapter = setup.model, setup.model.main_block, setup.recipe.adapter
+    # Preparing a quantised base makes its norms fp32, whose outputs are as wide again as what freezing saves.
+    frozen = adapter is not None and adapter.kind == "lora"
     h = model.hidden_size
     if model.kind == "encoder":
         return 11.0 * h, 15.0 * h, 20.0 * h
     if block.norm == "layer":
-        mask = 1.0 if block.dropout and not setup.recipe.adapter else 0.0
-        plain, cast, wide = (2.0, 4.0, 4.0) if setup.recipe.adapter else (4.0, 6.0, 8.0)
+        mask = 1.0 if block.dropout and not adapter else 0.0
+        plain, cast, wide = (2.0, 4.0, 4.0) if frozen else (4.0, 6.0, 8.0)
         return (plain + mask) * h, (cast + mask) * h, (wide + mask) * h
-    if setup.recipe.adapter:
+    if frozen:
         return 4.0 * h, 4.0 * h, 4.0 * h
     return (10.0 if model.numerics.wide_norms else 8.0) * h, 10.0 * h, 12.0 * h
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.memory.saved import Compute, attention_norms_saved, mixed_saved, saved_per_token, stores_scores
+from app.domain.memory.saved import Compute, attention_norms_saved, mixed_saved, norms_saved, saved_per_token, stores_scores
 from app.domain.model.architecture import Block, Role
 
 
@@ -34,6 +34,7 @@ def operations(block: Block, compute: Compute) -> tuple[Operation, ...]:
         feed_forward(block, compute),
         feed_forward_norm(block, compute),
         softmax(block, compute),
+        fused_attention(block, compute),
         Operation(bytes_per_token=norm_work(block), weights_frac=1.0),
     )
 
@@ -41,9 +42,9 @@ def operations(block: Block, compute: Compute) -> tuple[Operation, ...]:
 def feed_forward(block: Block, compute: Compute) -> Operation:
     """The product of gate and up in backward: all that was saved, the gradients around it, and the down projection's.
 
-    Equation: c + b(2f + h); for 2-byte compute the gradients of gate, up and output, 4f + 2h.
+    Equation: c + b(2f + h); for 2-byte compute the gradients of gate, up and output, 4f + 2h. Of a tiled one, a tile's only.
     """
-    f = block.mlp.ffn_hidden_size if block.mlp else 0
+    f = block.mlp.ffn_hidden_size if block.mlp and not compute.tiled_mlp else 0
     if block.moe:
         f = block.moe.experts_per_token * block.moe.expert_ffn_hidden_size + block.moe.shared_ffn_hidden_size
     down = block.mlp.ffn_hidden_size * block.hidden_size if block.mlp else 0
@@ -55,8 +56,12 @@ def feed_forward_norm(block: Block, compute: Compute) -> Operation:
     """The norm before the feed-forward: attention and its norm are still saved, the feed-forward's gradients are whole.
 
     Equation: (norms / 2 + attention) + 26h for RMS; e.g. 34h + 4q + 4kv + 4a for Llama in bf16 with flash.
+
+    Assumes: trained norms, each applied to the whole sequence. Recipes that tile their feed-forward run fused norms, which were
+    not counted; neither were frozen ones.
     """
-    if block.parallel_residual or block.num_norms < 2 or compute.adapter or not (block.mlp or block.moe):
+    apart = not block.parallel_residual and block.num_norms > 1 and (block.mlp or block.moe)
+    if not apart or compute.adapter or compute.tiled_mlp:
         return ABSENT
     left = attention_norms_saved(block, compute) + mixed_saved(block, compute)
     return Operation(bytes_per_token=left + norm_work(block), weights_frac=_frac(block, _feed_forward_numel(block)))
@@ -76,6 +81,23 @@ def softmax(block: Block, compute: Compute) -> Operation:
     residual = (4 if compute.wide_residual else 2) * block.hidden_size
     held = attention_norms_saved(block, compute) + 3 * compute.bytes * q + residual
     return Operation(bytes_per_token=scores + held, weights_frac=_frac(block, _feed_forward_numel(block) + q * block.hidden_size))
+
+
+def fused_attention(block: Block, compute: Compute) -> Operation:
+    """A flash kernel's backward: gradients of its output, queries, keys and values, and fp32 sums of the queries'.
+
+    Equation: norms / 2 + attention + b(2q + k + v) + 4q.
+    """
+    attention = block.attention
+    if attention is None or compute.kernel != "flash" or attention.kind == "linear":
+        return ABSENT
+    q = attention.num_heads * attention.head_dim
+    kv = attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)
+    # Behind a tiled feed-forward nothing is known to be freed before.
+    norms = norms_saved(block, compute) if compute.tiled_mlp else attention_norms_saved(block, compute)
+    held = norms + mixed_saved(block, compute)
+    work = compute.bytes * (2 * q + kv) + 4 * q
+    return Operation(bytes_per_token=held + work, weights_frac=_frac(block, _feed_forward_numel(block) + q * block.hidden_size))
 
 
 def softmax_bytes(block: Block, compute: Compute) -> float:
