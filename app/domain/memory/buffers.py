@@ -237,7 +237,9 @@ def _add_casts(ledger: Ledger, columns: Columns, share: Share) -> None:
     alive = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
     casts = c.autocast > 0
     # Under checkpointing the cast of a block is dropped with the block's own forward; only the head's survives, until the loss.
-    ledger.add(cast_cache_bytes, "buffers", "forward", alive, params=share.inside * casts * (c.checkpointing == 0), bytes_each=c.compute_bytes)
+    ledger.add(
+        cast_cache_bytes, "buffers", "forward", alive, params=share.inside * casts * (c.checkpointing == 0), bytes_each=c.compute_bytes
+    )
     ledger.add(cast_cache_bytes, "buffers", "forward", {FORWARD: 1.0, LOSS: 1.0}, params=share.head * casts, bytes_each=c.compute_bytes)
 
 
