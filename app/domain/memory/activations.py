@@ -59,11 +59,11 @@ def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Arr
 
 
 @term(title="attention masks", equation="tokens × seq_len × bytes_each × masks", source="hf-activations", exactness="derived",
-      changes_it="a flash or sdpa kernel, which needs no mask")  # fmt: skip
+      changes_it="a flash kernel, which needs no mask")  # fmt: skip
 def mask_bytes(tokens: Array, seq_len: int, bytes_each: Array, masks: int) -> Array:
-    """Masks of eager attention, one element for each pair of tokens, which checkpointing holds as an input of every block.
+    """Attention masks, one element for each pair of tokens, which checkpointing holds as an input of every block.
 
-    One for each kind of layer: full, and each width of sliding window. Bytes per GPU.
+    One for each kind of layer: full (eager only), and each width of sliding window. Bytes per GPU.
     """
     return tokens * seq_len * bytes_each * masks
 
@@ -192,9 +192,10 @@ def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
     _add_outside(ledger, setup, c, share)
     masks = _masks(setup)
     if masks:
-        residual = np.where(c.autocast > 0, 4.0, c.compute_bytes)
+        # Eager attention adds its mask to the scores; sdpa takes one of booleans.
+        each = np.where(setup.recipe.attention == "eager", np.where(c.autocast > 0, 4.0, c.compute_bytes), 1.0)
         ledger.add(mask_bytes, "activations", "forward", IN_BLOCKS | {FORWARD: 1.0, LOSS: 1.0}, tokens=share.tokens * (c.checkpointing > 0),
-                   seq_len=setup.recipe.seq_len, bytes_each=residual, masks=masks)  # fmt: skip
+                   seq_len=setup.recipe.seq_len, bytes_each=each, masks=masks)  # fmt: skip
 
 
 def _exchanged_per_token(setup: TrainingSetup) -> float:
@@ -273,8 +274,9 @@ def outside_per_token(setup: TrainingSetup) -> tuple[float, float, float]:
 
 
 def _masks(setup: TrainingSetup) -> int:
-    """Masks eager attention makes: one for each width its causal layers can see."""
-    if setup.recipe.attention != "eager":
-        return 0
-    layers = [s.block.attention for s in setup.model.stacks if s.part == "main" and s.block.attention is not None]
-    return len({a.window for a in layers if a.causal and a.kind == "grouped"})
+    """Masks the model makes: eager attention one for each width its causal layers see, sdpa only where a window is shorter than s."""
+    attention = [s.block.attention for s in setup.model.stacks if s.part == "main" and s.block.attention is not None]
+    widths = {a.window for a in attention if a.causal and a.kind == "grouped"}
+    if setup.recipe.attention == "sdpa":
+        return sum(w is not None and w <= setup.recipe.seq_len for w in widths)
+    return len(widths) if setup.recipe.attention == "eager" else 0

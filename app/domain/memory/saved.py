@@ -102,7 +102,7 @@ def norms_saved(block: Block, compute: Compute) -> float:
         output = 4 if compute.wide else 2
         return float(h * ((4 if compute.wide_residual else 2) + output * norms + (2 if block.dropout else 0)))
     each = 8 if compute.wide else 2 if compute.compiled else 4
-    casts = 8 if compute.autocast else 0
+    casts = (2 if block.parallel_residual else 8) if compute.autocast else 0
     masks = 2 if block.dropout else 0
     return float(h * (each * norms + casts + masks))
 
