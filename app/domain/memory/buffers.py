@@ -21,6 +21,7 @@ from app.domain.memory.moments import (
     STEP,
     TRAINING,
 )  # fmt: skip
+from app.domain.model.architecture import Role
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
 
@@ -96,6 +97,22 @@ def cast_cache_bytes(params: Array, bytes_each: Array) -> Array:
     return params * bytes_each
 
 
+@term(title="dequantised layer", equation="params × bytes_each", source="qlora", exactness="derived",
+      changes_it="a base that is not quantised")  # fmt: skip
+def dequantised_bytes(params: Array, bytes_each: Array) -> Array:
+    """The working copy of one quantised layer: bitsandbytes unpacks it for each product, forward and backward, and drops it.
+
+    Equation: P_layer · bytes of the compute dtype, the largest layer counting. Bytes per GPU.
+
+    Source: Dettmers et al., QLoRA, section 3; bitsandbytes 0.50 ``MatMul4Bit``.
+
+    Example: the feed-forward of Llama-2-70B.
+        >>> dequantised_bytes(28672 * 8192, 2) / 1e6
+        469.762048
+    """
+    return params * bytes_each
+
+
 @term(title="optimizer step buffers", equation="elements × bytes_each", source="ds-stage12", exactness="derived",
       changes_it="sub_group_size at stage 3; fp32 accumulation; a fused optimizer")  # fmt: skip
 def step_buffer_bytes(elements: Array, bytes_each: Array) -> Array:
@@ -141,6 +158,7 @@ def add_buffers(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns:
     _add_stage3(ledger, columns, share)
     _add_buckets(ledger, columns, share)
     _add_casts(ledger, columns, share)
+    _add_dequantised(ledger, setup, columns)
     _add_step(ledger, setup, columns, share)
 
 
@@ -241,6 +259,16 @@ def _add_casts(ledger: Ledger, columns: Columns, share: Share) -> None:
         cast_cache_bytes, "buffers", "forward", alive, params=share.inside * casts * (c.checkpointing == 0), bytes_each=c.compute_bytes
     )
     ledger.add(cast_cache_bytes, "buffers", "forward", {FORWARD: 1.0, LOSS: 1.0}, params=share.head * casts, bytes_each=c.compute_bytes)
+
+
+def _add_dequantised(ledger: Ledger, setup: TrainingSetup, columns: Columns) -> None:
+    """One layer's weights in the compute dtype, while a 4-bit base multiplies with them; 8-bit layers multiply as they are."""
+    adapter = setup.recipe.adapter
+    if not (adapter and adapter.kind == "qlora" and adapter.base_bits == 4):
+        return
+    layers = [w.numel // w.copies for s in setup.model.stacks for w in s.block.weights if w.role is Role.LINEAR and len(w.shape) >= 2]
+    largest = max(layers, default=0) / columns.tp
+    ledger.add(dequantised_bytes, "buffers", "backward", IN_BLOCKS, params=largest, bytes_each=columns.compute_bytes)
 
 
 def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:

@@ -224,18 +224,22 @@ def adapter_saved(block: Block, compute: Compute) -> float:
     """What an adapter adds: its low-rank activations and the inputs its factors need.
 
     Without dropout layers that read one tensor share it, and the attention output is kept anyway. With dropout every
-    target keeps a mask and a dropped copy of its own.
+    target keeps a mask and a dropped copy of its own. An 8-bit base keeps the inputs of all its layers (bitsandbytes 0.50
+    ``MatMul8bitLt``), a 4-bit one of none.
     """
     adapter = compute.adapter
     if adapter is None:
         return 0.0
     covered = [w for w in block.weights if adapter.covers(w)]
     width = compute.bytes
-    low_rank = width * adapter.rank * sum(w.copies for w in covered)
+    kept = width * adapter.rank * sum(w.copies for w in covered)
+    readers = [] if adapter.dropout > 0 else list(covered)
     if adapter.dropout > 0:
-        return low_rank + (1 + width) * sum(w.shape[-1] * w.copies for w in covered)
-    read = {_reads(w): w.shape[-1] for w in covered}
-    return low_rank + width * sum(size for tensor, size in read.items() if tensor != "attention output")
+        kept += (1 + width) * sum(w.shape[-1] * w.copies for w in covered)
+    if adapter.kind == "qlora" and adapter.base_bits == 8:
+        readers += [w for w in block.weights if w.role is Role.LINEAR and len(w.shape) == 2]
+    read = {_reads(w): w.shape[-1] for w in readers}
+    return kept + width * sum(size for tensor, size in read.items() if tensor != "attention output")
 
 
 def first_block_unsaved(block: Block, compute: Compute) -> float:
