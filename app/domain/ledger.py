@@ -5,7 +5,7 @@ The same lines give both: the sums the search compares and, for a chosen candida
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -92,6 +92,34 @@ class Ledger:
             if share is not None and pool in (None, line.pool):
                 out += line.value * share
         return out
+
+
+def chosen(ledgers: Sequence[Ledger], which: Array) -> Ledger:
+    """One ledger that takes each candidate's entries from the ledger picked for it.
+
+    Args:
+        ledgers: ledgers with the same lines in the same order.
+        which: index into them, an entry a candidate.
+    """
+
+    def pick(values: Sequence[Any]) -> Array:
+        return np.choose(which, [np.broadcast_to(np.asarray(v), (len(which),)) for v in values])
+
+    out = Ledger(len(which))
+    for lines in zip(*(ledger.lines for ledger in ledgers), strict=True):
+        first = lines[0]
+        out.lines.append(
+            Line(
+                card=first.card,
+                category=first.category,
+                lifetime=first.lifetime,
+                arguments={name: pick([line.arguments[name] for line in lines]) for name in first.arguments},
+                value=pick([line.value for line in lines]),
+                alive={moment: pick([line.alive[moment] for line in lines]) for moment in first.alive},
+                pool=first.pool,
+            )
+        )
+    return out
 
 
 def entry(value: Any, index: int) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,7 +10,8 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS
-from app.domain.memory.saved import Compute, saved_per_token
+from app.domain.memory.saved import Compute, Saved, saved_per_token
+from app.domain.memory.tensor import replicated_per_token, residual_ranks
 from app.domain.model.architecture import Block, Stack
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
@@ -27,35 +29,40 @@ class BlockBytes:
 
 @term(
     title="saved activations",
-    equation="tokens × bytes_per_token × in_flight / tensor_ranks",
+    equation="tokens × (bytes_per_token / tensor_ranks + replicated) × in_flight",
     source="hf-activations",
     exactness="derived",
     changes_it="activation checkpointing, micro-batch, sequence length",
 )
-def saved_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Array, tensor_ranks: Array) -> Array:
+def saved_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Array, tensor_ranks: Array, replicated: Array) -> Array:
     """Tensors forward keeps for backward, over all blocks of this GPU.
 
-    Equation: T · Σ blocks c(block, checkpointing) / tp
+    Equation: T · m · Σ blocks (c(block, checkpointing) / tp + r(block, checkpointing))
 
     Args:
         tokens: tokens of one micro-batch on this rank.
-        bytes_per_token: bytes kept for one token over all blocks under the checkpointing policy.
+        bytes_per_token: bytes kept for one token over all blocks under the checkpointing policy, of what tensor ranks split.
         in_flight: micro-batches a pipeline stage holds at once.
-        tensor_ranks: tensor-parallel ranks, which split every activation (sequence-parallel norms included).
+        tensor_ranks: tensor-parallel ranks.
+        replicated: bytes for one token that every tensor rank keeps whole: norms and residuals without sequence parallelism.
 
     Returns:
         Bytes per GPU.
 
     Source: Korthikanti et al., section 4, with coefficients recounted for today's kernels.
+
+    Example: their equation 2, a GPT-3 block of 175e9 parameters over 8 tensor ranks: s·b·h·(10 + 24/8) without the scores.
+        >>> saved_activation_bytes(2048, 24 * 12288, 1, 8, 10 * 12288) / (2048 * 12288)
+        13.0
     """
-    return tokens * bytes_per_token * in_flight / tensor_ranks
+    return tokens * (bytes_per_token / tensor_ranks + replicated) * in_flight
 
 
-@term(title="working set of one block", equation="tokens × bytes_per_token / tensor_ranks + weight_gradient", source="hf-activations",
-      exactness="derived", changes_it="micro-batch, sequence length")  # fmt: skip
-def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array, weight_gradient: Array) -> Array:
+@term(title="working set of one block", equation="tokens × (bytes_per_token / tensor_ranks + replicated) + weight_gradient",
+      source="hf-activations", exactness="derived", changes_it="micro-batch, sequence length")  # fmt: skip
+def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array, weight_gradient: Array, replicated: Array) -> Array:
     """The block in backward: its own activations (recomputed under checkpointing) and the gradients inside it. Bytes per GPU."""
-    return tokens * bytes_per_token / tensor_ranks + weight_gradient
+    return tokens * (bytes_per_token / tensor_ranks + replicated) + weight_gradient
 
 
 @term(
@@ -92,14 +99,28 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     )  # fmt: skip
 
 
-def _all_blocks(setup: TrainingSetup, compute: Compute) -> tuple[float, ...]:
+def _replicated(setup: TrainingSetup, columns: Columns) -> BlockBytes:
+    """Of ``block_bytes``, what every tensor rank has whole; nothing where sequence parallelism splits it too."""
+    whole = columns.tp > residual_ranks(columns)
+    width = float(columns.compute_bytes[0])
+    variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast), replicated_per_token) for autocast in (False, True)]
+    none, selective, full, block, working = (
+        np.where(columns.autocast > 0, cast, plain) * whole for plain, cast in zip(*variants, strict=True)
+    )
+    return BlockBytes(
+        kept_all=np.choose(columns.checkpointing, [none, selective, full]), whole=block, working=working,
+        norm_work=_norm_work(setup) * whole,
+    )  # fmt: skip
+
+
+def _all_blocks(setup: TrainingSetup, compute: Compute, count: Callable[[Block, Compute], Saved] = saved_per_token) -> tuple[float, ...]:
     none = selective = full = 0.0
     for stack in setup.model.stacks:
-        saved, share = saved_per_token(stack.block, compute), _token_share(stack, setup.recipe.seq_len)
+        saved, share = count(stack.block, compute), _token_share(stack, setup.recipe.seq_len)
         none += saved.none * stack.count * share
         selective += saved.selective * stack.count * share
         full += saved.full * stack.count * share
-    main = saved_per_token(_widest(setup, compute), compute)
+    main = count(_widest(setup, compute), compute)
     return (none, selective, full, main.none, main.working)
 
 
@@ -120,35 +141,27 @@ def _norm_work(setup: TrainingSetup) -> float:
 
 def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the activation lines. Under offload the kept tensors are on the host but for two blocks in transit."""
-    c, per = columns, block_bytes(setup, columns)
+    c, per, rep = columns, block_bytes(setup, columns), _replicated(setup, columns)
     layers = np.maximum(1, share.layers)
-    kept = per.kept_all / c.pp
-    on_gpu = np.where(c.act_offload > 0, np.minimum(1.0, 2.0 / layers), 1.0)
-    # The last pipeline stage meets the loss with one micro-batch in flight, the first stage holds them all.
-    flight_at_loss = np.where(c.pp > 1, 1.0 / share.in_flight, 1.0)
-    below = np.maximum(0, layers - 1) / layers
-    second = np.maximum(0, layers - 2) / layers
-    waiting = 1 - 1 / share.in_flight
-    next_to_first = waiting + np.minimum(1.0, 1 / layers) * (layers > 1)
+    on_gpu = np.where(c.act_offload > 0, np.minimum(1.0, 2.0 / layers), 1.0) * share.blocks_frac
+    # While one micro-batch goes backward through a stage, the others in flight there are still whole.
+    one = 1 / share.in_flight
+    waiting = 1 - one
+    below = waiting + one * np.maximum(0, layers - 1) / layers
+    second = waiting + one * np.maximum(0, layers - 2) / layers
+    next_to_first = waiting + one * np.minimum(1.0, 1 / layers) * (layers > 1)
     alive = {
-        FORWARD: flight_at_loss,
-        LOSS: flight_at_loss,
+        FORWARD: 1.0,
+        LOSS: 1.0,
         BACKWARD: below,
         BACKWARD_SECOND: second,
         BACKWARD_NEXT: next_to_first,
         BACKWARD_FIRST: waiting,
     }
     ledger.add(saved_activation_bytes, "activations", "forward", alive,
-               tokens=share.tokens, bytes_per_token=kept * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp)  # fmt: skip
-    block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
-    inside = per.whole + per.working
-    # Either the widest operation of the block is running, or its norm is, when the rest of the block is freed but its gradients are whole.
-    by_operation = share.tokens * inside / c.tp + block_grads * _down_share(setup)
-    by_norm = share.tokens * per.norm_work / c.tp + block_grads
-    norm_wins = by_norm > by_operation
-    ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS,
-               tokens=share.tokens, bytes_per_token=np.where(norm_wins, per.norm_work, inside), tensor_ranks=c.tp,
-               weight_gradient=np.where(norm_wins, block_grads, block_grads * _down_share(setup)))  # fmt: skip
+               tokens=share.tokens, bytes_per_token=(per.kept_all - rep.kept_all) * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp,
+               replicated=rep.kept_all * on_gpu)  # fmt: skip
+    _add_working(ledger, setup, columns, share, (per, rep))
     h = setup.model.hidden_size
     # Embedding output and final norm; a masked model's head is a dense layer, an activation and a norm of its own.
     plain, cast, wide = (11.0, 15.0, 20.0) if setup.model.kind == "encoder" else (8.0, 10.0, 12.0)
@@ -160,8 +173,23 @@ def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
         {FORWARD: 1.0, LOSS: 1.0},
         tokens=share.tokens,
         bytes_per_token=extra,
-        tensor_ranks=c.tp,
+        tensor_ranks=residual_ranks(c),
     )
+
+
+def _add_working(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, counted: tuple[BlockBytes, BlockBytes]) -> None:
+    """Add the block in backward; ``counted`` is all of its bytes per token, and those every tensor rank has whole."""
+    (per, rep), c = counted, columns
+    block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
+    inside, inside_whole = per.whole + per.working, rep.whole + rep.working
+    # Either the widest operation of the block is running, or its norm is, when the rest of the block is freed but its gradients are whole.
+    by_operation = share.tokens * ((inside - inside_whole) / c.tp + inside_whole) + block_grads * _down_share(setup)
+    by_norm = share.tokens * ((per.norm_work - rep.norm_work) / c.tp + rep.norm_work) + block_grads
+    norm_wins = by_norm > by_operation
+    ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, tensor_ranks=c.tp,
+               bytes_per_token=np.where(norm_wins, per.norm_work - rep.norm_work, inside - inside_whole),
+               replicated=np.where(norm_wins, rep.norm_work, inside_whole),
+               weight_gradient=np.where(norm_wins, block_grads, block_grads * _down_share(setup)))  # fmt: skip
 
 
 def _down_share(setup: TrainingSetup) -> float:

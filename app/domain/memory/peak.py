@@ -8,16 +8,14 @@ from math import erf, sqrt
 import numpy as np
 
 from app.domain.ledger import Ledger
-from app.domain.memory.activations import add_activations
-from app.domain.memory.buffers import add_buffers
 from app.domain.memory.host import add_host, host_peak
-from app.domain.memory.logits import add_logits
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
 from app.domain.memory.overhead import context_bytes, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
-from app.domain.memory.states import add_states
+from app.domain.memory.stages import busiest_stage
+from app.domain.memory.tensor import vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
-from app.domain.share import Share, share_of
+from app.domain.share import Share
 
 Z_90 = 1.645
 """Half width of a 90 % interval of a normal error, in standard deviations."""
@@ -34,6 +32,7 @@ class Memory:
         allocated, reserved, device: the three totals per GPU at the peak.
         needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
         host_bytes, nvme_bytes: per node.
+        share: of the busiest pipeline stage.
     """
 
     gpu: Ledger
@@ -53,12 +52,7 @@ class Memory:
 
 def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> Memory:
     """Evaluate every memory term for every candidate once."""
-    share, size = share_of(setup, numbers, columns), len(columns)
-    gpu = Ledger(size)
-    add_states(gpu, setup, numbers, columns, share)
-    add_activations(gpu, setup, columns, share)
-    add_logits(gpu, setup, columns, share)
-    add_buffers(gpu, setup, numbers, columns, share)
+    (gpu, share), size = busiest_stage(setup, numbers, columns), len(columns)
     by_moment = np.stack([gpu.at(moment) for moment in MOMENTS])
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
@@ -69,8 +63,8 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     extra = overhead.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=allocated + pools, allocated=allocated)
     extra = extra + overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated + pools, frac=frac)
     vocab = 0 if setup.recipe.fused_loss else setup.model.vocab_size
-    extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens, vocab=vocab,
-                                 bytes_per_logit=rates.reserved_logit_bytes, tensor_ranks=columns.tp)  # fmt: skip
+    extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens * share.has_loss, vocab=vocab,
+                                 bytes_per_logit=rates.reserved_logit_bytes, tensor_ranks=vocabulary_ranks(columns))  # fmt: skip
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
     host, nvme = Ledger(size), Ledger(size)

@@ -1,0 +1,62 @@
+"""Memory of the busiest pipeline stage: the first and the last one are evaluated, and the fuller of them counts.
+
+The first stage holds the embedding and the most micro-batches in flight, the last one the head and the loss. Those between them
+hold no more blocks than the first, fewer micro-batches and neither end, so none of them can be the busiest.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+
+import numpy as np
+
+from app.domain.cards import term
+from app.domain.ledger import Ledger, chosen
+from app.domain.memory.activations import add_activations
+from app.domain.memory.buffers import add_buffers
+from app.domain.memory.logits import add_logits
+from app.domain.memory.moments import FORWARD, IN_BLOCKS, LOSS, MOMENTS
+from app.domain.memory.states import add_states
+from app.domain.memory.tensor import vocabulary_ranks
+from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+from app.domain.share import Share, share_of
+
+
+@term(title="stage outputs awaiting their gradient", equation="tokens × hidden × bytes_each × in_flight", source="ds-pipe",
+      exactness="derived", changes_it="micro-batch; fewer pipeline stages")  # fmt: skip
+def stage_output_bytes(tokens: Array, hidden: int, bytes_each: Array, in_flight: Array) -> Array:
+    """Output of every micro-batch in flight, which DeepSpeed's pipeline keeps after sending it, until its gradient comes back.
+
+    Equation: T · h · bytes · m on all stages but the last. Bytes per GPU.
+
+    Source: DeepSpeed runtime/pipe/engine.py, ``pipe_buffers``; Korthikanti et al., appendix B, where Megatron frees them.
+    """
+    return tokens * hidden * bytes_each * in_flight
+
+
+def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> tuple[Ledger, Share]:
+    """Lines and share of the pipeline stage that needs most, for every candidate."""
+    piped = bool((columns.pp > 1).any())
+    shares = [share_of(setup, numbers, columns, stage) for stage in ((0, int(columns.pp.max()) - 1) if piped else (0,))]
+    ledgers = [_stage_ledger(setup, numbers, columns, share) for share in shares]
+    if not piped:
+        return ledgers[0], shares[0]
+    peaks = [np.stack([ledger.at(moment) for moment in MOMENTS]).max(axis=0) for ledger in ledgers]
+    which = np.argmax(np.stack(peaks), axis=0)
+    share = Share(**{f.name: np.choose(which, [getattr(s, f.name) for s in shares]) for f in fields(Share)})
+    return chosen(ledgers, which), share
+
+
+def _stage_ledger(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> Ledger:
+    ledger = Ledger(len(columns))
+    add_states(ledger, setup, numbers, columns, share)
+    add_activations(ledger, setup, columns, share)
+    if (columns.pp > 1).any():
+        kept = share.in_flight * (columns.deepspeed > 0) * (share.has_loss == 0)
+        ledger.add(stage_output_bytes, "activations", "forward", {FORWARD: 1.0, LOSS: 1.0} | IN_BLOCKS, tokens=share.tokens,
+                   hidden=setup.model.hidden_size, bytes_each=columns.compute_bytes, in_flight=kept)  # fmt: skip
+    # A fused loss reads the head's slice; any other sees as much of the vocabulary as the engine leaves together.
+    loss = columns if setup.recipe.fused_loss else replace(columns, tp=vocabulary_ranks(columns))
+    add_logits(ledger, setup, loss, replace(share, tokens=share.tokens * share.has_loss))
+    add_buffers(ledger, setup, numbers, columns, share)
+    return ledger

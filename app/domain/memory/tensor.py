@@ -1,0 +1,56 @@
+"""What tensor parallelism leaves whole on every rank, and over how many ranks the loss is split.
+
+Tensor-parallel ranks split the matrices of a block and the tensors between them. The residual stream, its norms and their dropout
+masks are split only where the engine adds sequence parallelism; DeepSpeed's AutoTP and Megatron's classic layers do not.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from app.domain.memory.saved import Compute, Saved, norms_saved
+from app.domain.model.architecture import Block
+from app.domain.setup import Array, Columns
+
+
+def residual_ranks(columns: Columns) -> Array:
+    """Ranks that split the residual stream: the tensor ranks under FSDP2's sequence-parallel plan, one rank elsewhere.
+
+    Source: torchtitan's parallelize plans (SequenceParallel norms); DeepSpeed module_inject/layers.py (an all-reduce after each
+    row-parallel matrix, so that every rank has the whole output).
+    """
+    ranks: Array = np.where(columns.fsdp2 > 0, columns.tp, 1)
+    return ranks
+
+
+def vocabulary_ranks(columns: Columns) -> Array:
+    """Ranks that split the logits while the loss is computed: the tensor ranks under a vocabulary-parallel loss, else one.
+
+    DeepSpeed's AutoTP sums (LmHeadLinearAllreduce) or gathers the head's output, and the loss sees all of the vocabulary.
+
+    Source: torchtitan (loss_parallel); DeepSpeed module_inject/layers.py.
+    """
+    return residual_ranks(columns)
+
+
+def replicated_per_token(block: Block, compute: Compute) -> Saved:
+    """Of ``saved_per_token``, what each tensor rank keeps whole without sequence parallelism, in bytes per token of one block.
+
+    Equation: 10h of a GPT block's 34h (norm inputs and outputs and the masks of two dropouts); a checkpointed input is whole as well,
+    and so are the copies of a token that are routed to experts.
+
+    Source: Korthikanti et al., equation 2: s·b·h·(10 + 24/t + 5as/(ht)).
+
+    Example: 16-bit GPT with dropout.
+        >>> from app.domain.model.architecture import Attention, Mlp
+        >>> gpt = Block(hidden_size=1024, weights=(), norm="layer", dropout=True, mlp=Mlp(ffn_hidden_size=4096, gated=False),
+        ...     attention=Attention(num_heads=16, num_kv_heads=16, head_dim=64, v_head_dim=64))
+        >>> how = Compute(bytes=2, autocast=False, kernel="eager", seq_len=1024, adapter=None, tiled_mlp=False)
+        >>> replicated_per_token(gpt, how).none / 1024
+        10.0
+    """
+    h = block.hidden_size
+    stream = float((4 if compute.wide_residual else 2) * h)
+    norms = norms_saved(block, compute)
+    routed = block.moe.experts_per_token * 2 * compute.bytes * h + 12.0 * block.moe.num_experts if block.moe else 0.0
+    return Saved(none=norms + routed, selective=min(norms, 2 * stream), full=stream, working=compute.bytes * h)
