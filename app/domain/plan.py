@@ -123,7 +123,10 @@ class MomentResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GpuMemory:
-    """Memory of the busiest GPU: three totals, what the run fails without, the moment they peak at and how sure that is."""
+    """Memory of the busiest GPU: three totals, what the run fails without, the moment they peak at and how sure that is.
+
+    ``busiest_rank`` says which GPU that is.
+    """
 
     terms: tuple[TermResult, ...]
     moments: tuple[MomentResult, ...]
@@ -135,6 +138,7 @@ class GpuMemory:
     capacity_bytes: int
     fit_probability_frac: float
     interval_90_bytes: tuple[int, int]
+    busiest_rank: str = "all ranks are alike"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -91,8 +91,8 @@ def micro_batches_in_flight(stages: Array, stage: Array, grad_accum: Array) -> A
     Source: Narayanan et al., section 2.2.
 
     Example:
-        >>> int(micro_batches_in_flight(np.array(8), np.array(0), np.array(4))), int(micro_batches_in_flight(np.array(8), np.array(7), np.array(4)))
-        (4, 1)
+        >>> [int(micro_batches_in_flight(np.array(8), np.array(k), np.array(4))) for k in (0, 6, 7)]
+        [4, 2, 1]
     """
     count: Array = np.minimum(stages - stage, grad_accum)
     return count

@@ -50,6 +50,7 @@ class GpuMemoryOut(BaseModel):
     peak_reserved_bytes: int = Field(description="torch reserved")
     device_bytes: int = Field(description="what nvidia-smi shows")
     peak_moment: str
+    busiest_rank: str = Field(default="all ranks are alike", description="which GPU this is: ranks differ by pipeline stage")
     capacity_bytes: int
     fit_probability_frac: float
     interval_90_bytes: tuple[int, int] = Field(description="90 % interval of peak_reserved_bytes")

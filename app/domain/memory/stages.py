@@ -22,16 +22,30 @@ from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
 
-@term(title="stage outputs awaiting their gradient", equation="tokens × hidden × bytes_each × in_flight", source="ds-pipe",
+@term(title="stage outputs awaiting their gradient", equation="tokens × width × bytes_each × in_flight / ranks", source="ds-pipe",
       exactness="derived", changes_it="micro-batch; fewer pipeline stages")  # fmt: skip
-def stage_output_bytes(tokens: Array, hidden: int, bytes_each: Array, in_flight: Array) -> Array:
-    """Output of every micro-batch in flight, which DeepSpeed's pipeline keeps after sending it, until its gradient comes back.
+def stage_output_bytes(tokens: Array, width: Array, bytes_each: Array, in_flight: Array, ranks: Array) -> Array:
+    """Output of every micro-batch in flight, which DeepSpeed's pipeline keeps until backward has passed the stage.
 
-    Equation: T · h · bytes · m on all stages but the last. Bytes per GPU.
+    Equation: T · width · bytes · m, with the residual stream's width on all stages but the last, whose output is the logits.
 
-    Source: DeepSpeed runtime/pipe/engine.py, ``pipe_buffers``; Korthikanti et al., appendix B, where Megatron frees them.
+    Args:
+        tokens: tokens of one micro-batch on this rank.
+        width: elements a token has in the stage's output: hidden size, or the vocabulary on the last stage.
+        bytes_each: bytes of one element in the compute dtype.
+        in_flight: micro-batches a pipeline stage holds at once.
+        ranks: tensor ranks that split the output: all of them between stages (``pipe_partitioned``), see ``vocabulary_ranks`` at the end.
+
+    Returns:
+        Bytes per GPU.
+
+    Source: DeepSpeed runtime/pipe/engine.py, ``pipe_buffers["outputs"]``; Korthikanti et al., appendix B, on freeing them.
+
+    Example: 4,096 tokens of width 8,192 in 16-bit, 16 micro-batches in flight, over 4 tensor ranks.
+        >>> stage_output_bytes(4096, 8192, 2, 16, 4) / 2**30
+        0.25
     """
-    return tokens * hidden * bytes_each * in_flight
+    return tokens * width * bytes_each * in_flight / ranks
 
 
 def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> tuple[Ledger, Share]:
@@ -52,11 +66,22 @@ def _stage_ledger(setup: TrainingSetup, numbers: Numbers, columns: Columns, shar
     add_states(ledger, setup, numbers, columns, share)
     add_activations(ledger, setup, columns, share)
     if (columns.pp > 1).any():
-        kept = share.in_flight * (columns.deepspeed > 0) * (share.has_loss == 0)
-        ledger.add(stage_output_bytes, "activations", "forward", {FORWARD: 1.0, LOSS: 1.0} | IN_BLOCKS, tokens=share.tokens,
-                   hidden=setup.model.hidden_size, bytes_each=columns.compute_bytes, in_flight=kept)  # fmt: skip
+        _add_outputs(ledger, setup, columns, share)
     # A fused loss reads the head's slice; any other sees as much of the vocabulary as the engine leaves together.
     loss = columns if setup.recipe.fused_loss else replace(columns, tp=vocabulary_ranks(columns))
     add_logits(ledger, setup, loss, replace(share, tokens=share.tokens * share.has_loss))
     add_buffers(ledger, setup, numbers, columns, share)
     return ledger
+
+
+def _add_outputs(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Add the outputs of DeepSpeed's stages; at the end of forward the last one's is among the logits already."""
+    logits = 0 if setup.recipe.fused_loss else setup.model.vocab_size
+    ledger.add(
+        stage_output_bytes, "activations", "forward", {FORWARD: 1 - share.has_loss, LOSS: 1.0} | IN_BLOCKS,
+        tokens=share.tokens * (columns.deepspeed > 0),
+        width=np.where(share.has_loss > 0, logits, setup.model.hidden_size),
+        bytes_each=columns.compute_bytes,
+        in_flight=share.in_flight,
+        ranks=np.where(share.has_loss > 0, vocabulary_ranks(columns), columns.tp),
+    )  # fmt: skip

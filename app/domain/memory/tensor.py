@@ -26,11 +26,14 @@ def residual_ranks(columns: Columns) -> Array:
 def vocabulary_ranks(columns: Columns) -> Array:
     """Ranks that split the logits while the loss is computed: the tensor ranks under a vocabulary-parallel loss, else one.
 
-    DeepSpeed's AutoTP sums (LmHeadLinearAllreduce) or gathers the head's output, and the loss sees all of the vocabulary.
+    torchtitan's plan keeps the vocabulary split. DeepSpeed's AutoTP, which goes with stages 0 to 2, sums the head's output over the
+    ranks (LmHeadLinearAllreduce), and a loss function of a pipeline is given the whole output. Stage 3 is run with a model's own
+    tensor-parallel layers, Megatron's, whose loss is vocabulary-parallel.
 
-    Source: torchtitan (loss_parallel); DeepSpeed module_inject/layers.py.
+    Source: torchtitan (loss_parallel); DeepSpeed module_inject/layers.py and its AutoTP training tutorial.
     """
-    return residual_ranks(columns)
+    ranks: Array = np.where((columns.deepspeed > 0) & (columns.gathers > 0), columns.tp, residual_ranks(columns))
+    return ranks
 
 
 def replicated_per_token(block: Block, compute: Compute) -> Saved:

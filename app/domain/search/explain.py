@@ -20,6 +20,7 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
     """One sentence a person can act on."""
     settings, gpu = candidate.settings, candidate.gpu
     how = describe(settings)
+    where = gpu.peak_moment if settings.pipeline_parallel == 1 else f"{gpu.peak_moment} on {gpu.busiest_rank.partition(':')[0]}"
     used, there = format_gib(gpu.device_bytes), format_gib(gpu.capacity_bytes)
     if candidate.verdict == "does_not_fit":
         host = float(evaluation.memory.host_bytes.min())
@@ -29,13 +30,13 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
             if shortfall_bytes
             else f"the node's memory or disk is too small ({format_gib(host)} needed)"
         )
-        return f"Does not fit: the nearest plan is {how}, which needs {used} of {there} at its peak ({gpu.peak_moment}), {short}."
+        return f"Does not fit: the nearest plan is {how}, which needs {used} of {there} at its peak ({where}), {short}."
     speed = format_number(candidate.time.tokens_per_s_per_gpu)
     spread = round(100 * evaluation.setup.rates.time_interval_frac)
     word = _VERDICT_WORDS[candidate.verdict]
     if gpu.device_bytes > gpu.capacity_bytes:
         used = f"{format_gib(gpu.needed_bytes)}, with the allocator's cache {used},"
-    return f"{word}: {how}; {used} of {there} at its peak ({gpu.peak_moment}), {speed} tokens/s per GPU ± {spread} %."
+    return f"{word}: {how}; {used} of {there} at its peak ({where}), {speed} tokens/s per GPU ± {spread} %."
 
 
 def describe(settings: Settings) -> str:
