@@ -11,7 +11,7 @@ from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS
 from app.domain.memory.saved import Compute, Saved, saved_per_token
-from app.domain.memory.tensor import replicated_per_token, residual_ranks
+from app.domain.memory.tensor import gathered_per_token, replicated_per_token, residual_ranks
 from app.domain.model.architecture import Block, Stack
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
@@ -100,16 +100,20 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
 
 
 def _replicated(setup: TrainingSetup, columns: Columns) -> BlockBytes:
-    """Of ``block_bytes``, what every tensor rank has whole; nothing where sequence parallelism splits it too."""
-    whole = columns.tp > residual_ranks(columns)
-    width = float(columns.compute_bytes[0])
-    variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast), replicated_per_token) for autocast in (False, True)]
+    """Of ``block_bytes``, what every tensor rank has whole; sequence parallelism leaves only what it gathers."""
+    c, width = columns, float(columns.compute_bytes[0])
+    kinds = (replicated_per_token, gathered_per_token)
+    plain, cast = (
+        [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast), kind) for kind in kinds] for autocast in (False, True)
+    )
+    gathers = residual_ranks(c) > 1
     none, selective, full, block, working = (
-        np.where(columns.autocast > 0, cast, plain) * whole for plain, cast in zip(*variants, strict=True)
+        np.where(gathers, gathered, np.where(c.autocast > 0, casts, plains)) * (c.tp > 1)
+        for plains, casts, gathered in zip(plain[0], cast[0], plain[1], strict=True)
     )
     return BlockBytes(
-        kept_all=np.choose(columns.checkpointing, [none, selective, full]), whole=block, working=working,
-        norm_work=_norm_work(setup) * whole,
+        kept_all=np.choose(c.checkpointing, [none, selective, full]), whole=block, working=working,
+        norm_work=_norm_work(setup) * ((c.tp > 1) & ~gathers),
     )  # fmt: skip
 
 

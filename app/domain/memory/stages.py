@@ -17,7 +17,7 @@ from app.domain.memory.buffers import add_buffers
 from app.domain.memory.logits import add_logits
 from app.domain.memory.moments import FORWARD, IN_BLOCKS, LOSS, MOMENTS
 from app.domain.memory.states import add_states
-from app.domain.memory.tensor import vocabulary_ranks
+from app.domain.memory.tensor import residual_ranks, vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
@@ -48,6 +48,22 @@ def stage_output_bytes(tokens: Array, width: Array, bytes_each: Array, in_flight
     return tokens * width * bytes_each * in_flight / ranks
 
 
+@term(title="head input gathered over tensor ranks", equation="tokens × hidden × bytes_each × (1 - 1 / tensor_ranks)",
+      source="torchtitan", exactness="derived", changes_it="micro-batch; a fused loss does not help")  # fmt: skip
+def gathered_head_input_bytes(tokens: Array, hidden: int, bytes_each: Array, tensor_ranks: Array) -> Array:
+    """The rest of the sequence, gathered for the head under sequence parallelism and kept for its weights' gradient.
+
+    Equation: T · h · bytes · (1 − 1/tp): the rank's own part is counted with the final norm. Bytes per GPU.
+
+    Source: torchtitan's plan (the head takes Shard(1) and computes on the whole sequence); Korthikanti et al., section 4.3.
+
+    Example: 131,072 tokens of width 8,192 over 8 tensor ranks.
+        >>> gathered_head_input_bytes(131072, 8192, 2, 8) / 2**30
+        1.75
+    """
+    return tokens * hidden * bytes_each * (1 - 1 / tensor_ranks)
+
+
 def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> tuple[Ledger, Share]:
     """Lines and share of the pipeline stage that needs most, for every candidate."""
     piped = bool((columns.pp > 1).any())
@@ -67,6 +83,9 @@ def _stage_ledger(setup: TrainingSetup, numbers: Numbers, columns: Columns, shar
     add_activations(ledger, setup, columns, share)
     if (columns.pp > 1).any():
         _add_outputs(ledger, setup, columns, share)
+    if (columns.tp > 1).any():
+        ledger.add(gathered_head_input_bytes, "activations", "forward", {FORWARD: 1.0, LOSS: 1.0}, tokens=share.tokens * share.has_loss,
+                   hidden=setup.model.hidden_size, bytes_each=columns.compute_bytes, tensor_ranks=residual_ranks(columns))  # fmt: skip
     # A fused loss reads the head's slice; any other sees as much of the vocabulary as the engine leaves together.
     loss = columns if setup.recipe.fused_loss else replace(columns, tp=vocabulary_ranks(columns))
     add_logits(ledger, setup, loss, replace(share, tokens=share.tokens * share.has_loss))

@@ -57,3 +57,23 @@ def replicated_per_token(block: Block, compute: Compute) -> Saved:
     norms = norms_saved(block, compute)
     routed = block.moe.experts_per_token * 2 * compute.bytes * h + 12.0 * block.moe.num_experts if block.moe else 0.0
     return Saved(none=norms + routed, selective=min(norms, 2 * stream), full=stream, working=compute.bytes * h)
+
+
+def gathered_per_token(block: Block, compute: Compute) -> Saved:
+    """What each tensor rank has whole although sequence parallelism splits the stream, in bytes per token of one block.
+
+    The inputs of attention and feed-forward are gathered before their first matrices, which save them whole for the gradient of
+    their weights; in backward the gradient of one of them is whole until it is scattered. A checkpointed block keeps neither.
+
+    Equation: 2 · b · h kept, b · h at work.
+
+    Source: torch.distributed.tensor (a gathered input is an ordinary saved tensor); Korthikanti et al., section 4.2.2, on gathering
+    again in backward, which Megatron does and torch does not.
+
+    Example:
+        >>> how = Compute(bytes=2, autocast=False, kernel="flash", seq_len=1024, adapter=None, tiled_mlp=False)
+        >>> gathered_per_token(Block(hidden_size=1024, weights=()), how).none / 1024
+        4.0
+    """
+    wide = compute.bytes * block.hidden_size
+    return Saved(none=2 * wide, selective=0.0, full=0.0, working=wide)
