@@ -23,8 +23,10 @@ POOLS = {
     "stage3_gather_bytes": "gather",
     "reduce_input_bytes": "reduce",
     "gradient_bytes": "reduce",
+    "step_buffer_bytes": "flat",
 }
-"""Terms that are allocated on a stream of their own where parameters are sharded; freed blocks serve that stream only."""
+"""Terms whose blocks serve nothing else: a stream of their own where parameters are sharded, or flat copies of a whole model part,
+which no row of freed activations is long enough for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Line:
         arguments: what the term function was called with.
         value: what it returned, an entry a candidate.
         alive: share of the value that exists at each moment; moments not named have none of it.
-        pool: allocator pool it is taken from: that of the default stream, of the gathering or of the reducing one.
+        pool: allocator pool it is taken from: that of the default stream, of the gathering or of the reducing one, or flat copies.
     """
 
     card: Card

@@ -58,8 +58,11 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     allocated = by_moment[moment, np.arange(size)]
     overhead, rates = Ledger(size), setup.rates
     gathered = (columns.param_ranks > 1) | (columns.deepspeed > 0) & (columns.zero_ranks > 1)
-    frac = np.where(gathered, rates.reserved_frac_sharded, rates.reserved_frac_whole)
-    pools = np.where(gathered, pool_peaks(gpu) - allocated, 0.0)
+    # DeepSpeed without sharding steps on flat copies of its whole part, beside which the blocks of freed activations stay cached.
+    # The share fitted on runs of whole models has that effect in it; parts of models are counted by pool.
+    flattens = ~gathered & (columns.deepspeed > 0) & (columns.tp * columns.pp > 1)
+    frac = np.where(gathered | flattens, rates.reserved_frac_sharded, rates.reserved_frac_whole)
+    pools = np.where(gathered, pool_peaks(gpu), np.where(flattens, flat_peaks(gpu), allocated)) - allocated
     extra = overhead.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=allocated + pools, allocated=allocated)
     extra = extra + overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated + pools, frac=frac)
     vocab = 0 if setup.recipe.fused_loss else setup.model.vocab_size
@@ -79,8 +82,17 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
 
 def pool_peaks(ledger: Ledger) -> Array:
     """Sum of the peaks that each stream's allocator pool reaches on its own, bytes per GPU."""
-    peaks = [np.stack([ledger.at(moment, pool) for moment in MOMENTS]).max(axis=0) for pool in ("default", "gather", "reduce")]
+    pools = (("default", "flat"), ("gather",), ("reduce",))
+    peaks = [np.stack([sum(ledger.at(moment, name) for name in pool) for moment in MOMENTS]).max(axis=0) for pool in pools]
     total: Array = sum(peaks, np.zeros(ledger.size))
+    return total
+
+
+def flat_peaks(ledger: Ledger) -> Array:
+    """Sum of the peaks of flat step buffers and of everything else, bytes per GPU."""
+    flat = np.stack([ledger.at(moment, "flat") for moment in MOMENTS])
+    rest = np.stack([ledger.at(moment) for moment in MOMENTS]) - flat
+    total: Array = flat.max(axis=0) + rest.max(axis=0)
     return total
 
 
