@@ -15,7 +15,7 @@ from app.domain.memory.overhead import context_bytes, nccl_bytes, pool_bytes, re
 from app.domain.memory.stages import busiest_stage
 from app.domain.memory.tensor import vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
-from app.domain.share import Share
+from app.domain.share import Share, share_of
 
 Z_90 = 1.645
 """Half width of a 90 % interval of a normal error, in standard deviations."""
@@ -32,7 +32,7 @@ class Memory:
         allocated, reserved, device: the three totals per GPU at the peak.
         needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
         host_bytes, nvme_bytes: per node.
-        share: of the busiest pipeline stage.
+        share: of the first pipeline stage, which has the most blocks to compute; busiest: of the stage the GPU's memory is of.
     """
 
     gpu: Ledger
@@ -48,11 +48,13 @@ class Memory:
     host_bytes: Array
     nvme_bytes: Array
     share: Share
+    busiest: Share
 
 
 def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> Memory:
     """Evaluate every memory term for every candidate once."""
-    (gpu, share), size = busiest_stage(setup, numbers, columns), len(columns)
+    share, size = share_of(setup, numbers, columns), len(columns)
+    gpu, busiest = busiest_stage(setup, numbers, columns)
     by_moment = np.stack([gpu.at(moment) for moment in MOMENTS])
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
@@ -66,7 +68,7 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     extra = overhead.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=allocated + pools, allocated=allocated)
     extra = extra + overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated + pools, frac=frac)
     vocab = 0 if setup.recipe.fused_loss else setup.model.vocab_size
-    extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens * share.has_loss, vocab=vocab,
+    extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens * busiest.has_loss, vocab=vocab,
                                  bytes_per_logit=rates.reserved_logit_bytes, tensor_ranks=vocabulary_ranks(columns))  # fmt: skip
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
@@ -77,6 +79,7 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
         reserved=allocated + extra, device=allocated + extra + context + nccl,
         needed=allocated * (1 + rates.needed_frac) + context + nccl, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        busiest=busiest,
     )  # fmt: skip
 
 

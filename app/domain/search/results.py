@@ -68,7 +68,7 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
 
 def busiest_rank(evaluation: Evaluation, index: int) -> str:
     """Which GPU the memory is of, in words: ranks differ by pipeline stage only."""
-    share, stages = evaluation.memory.share, int(evaluation.columns.pp[index])
+    share, stages = evaluation.memory.busiest, int(evaluation.columns.pp[index])
     if stages == 1:
         return "all ranks are alike"
     stage, layers, flight = (int(column[index]) for column in (share.stage, share.layers, share.in_flight))
