@@ -100,8 +100,9 @@ def micro_batches_in_flight(stages: Array, stage: Array, grad_accum: Array) -> A
 
 def _outside(numbers: Numbers, stage: Array, stages: Array) -> Array:
     """Parameters outside the blocks: the embedding on the first stage, norm and head (or the tied table again) on the last."""
-    n = numbers
-    first, last = np.where(stage == 0, n.embedding, 0), np.where(stage == stages - 1, max(n.head, n.outside - n.embedding), 0)
+    n, rest = numbers, numbers.outside - numbers.embedding
+    tied = n.head if rest < n.head else 0
+    first, last = np.where(stage == 0, n.embedding, 0), np.where(stage == stages - 1, rest + tied, 0)
     part: Array = np.where(stages > 1, first + last, n.outside)
     return part
 
