@@ -55,7 +55,7 @@ def test_more_pipeline_stages_never_need_more_parameter_bytes(strategy: tuple[st
     tied=st.booleans(), layers=st.integers(4, 33), experts=st.sampled_from([0, 8]),
 )  # fmt: skip
 def test_parts_sum_to_the_whole(framework: str, tp: int, pp: int, tied: bool, layers: int, experts: int) -> None:
-    """The parameters of all stages and tensor ranks are the model's, with FSDP2's padding; a tied table is on the first and on the last stage."""
+    """The parameters of all stages and tensor ranks are the model's, padding apart; a tied table is on both ends."""
     shape = SHAPE | {"num_layers": layers, "tied_embeddings": tied}
     if experts:
         shape |= {"num_experts": experts, "experts_per_token": 2, "ffn_hidden_size": 1024}
