@@ -22,6 +22,10 @@ from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
 
+_CLEARLY = 1.01
+"""Stages whose peaks differ by less than this need the same."""
+
+
 @term(title="stage outputs awaiting their gradient", equation="tokens × width × bytes_each × in_flight / ranks", source="ds-pipe",
       exactness="derived", changes_it="micro-batch; fewer pipeline stages")  # fmt: skip
 def stage_output_bytes(tokens: Array, width: Array, bytes_each: Array, in_flight: Array, ranks: Array) -> Array:
@@ -72,7 +76,8 @@ def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> t
     if not piped:
         return ledgers[0], shares[0]
     peaks = [np.stack([ledger.at(moment) for moment in MOMENTS]).max(axis=0) for ledger in ledgers]
-    which = np.argmax(np.stack(peaks), axis=0)
+    # Where both need as much, the first has more blocks of activations cached beside it.
+    which = (peaks[1] > _CLEARLY * peaks[0]) * 1
     share = Share(**{f.name: np.choose(which, [getattr(s, f.name) for s in shares]) for f in fields(Share)})
     return chosen(ledgers, which), share
 
