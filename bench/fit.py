@@ -7,6 +7,7 @@ app/catalog/fitted.json; the result is written back there.
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
@@ -19,7 +20,8 @@ import numpy as np
 
 from app.catalog.data import document
 from app.catalog.fitted import fitted_rates
-from app.domain.memory.peak import Memory, evaluate_memory, pool_peaks
+from app.domain.memory.peak import Memory, evaluate_memory, gathering, pool_peaks
+from app.domain.memory.sureness import situations
 from app.domain.search.evaluate import evaluate
 from app.domain.setup import Columns, Rates, TrainingSetup, numbers_of
 from app.domain.speed.step import evaluate_speed
@@ -65,30 +67,54 @@ def by_family(errors: list[tuple[str, float]]) -> float:
     return statistics.fmean(statistics.median(g) - sum(e <= 0.1 for e in g) / len(g) / 3 for g in big)
 
 
+@dataclass(frozen=True, slots=True)
+class Reserved:
+    """One measured reserved or device total and what the model makes it of, in bytes and logits."""
+
+    family: str
+    measured: float
+    allocated: float
+    base: float
+    kind: int
+    logits: float
+    outside: float
+    room: float
+
+
+KINDS = ("reserved_frac_fsdp2", "reserved_frac_deepspeed", "reserved_frac_whole")
+STEPS = {"reserved_frac_fsdp2": 0.02, "reserved_frac_deepspeed": 0.02, "reserved_frac_whole": 0.02, "reserved_logit_bytes": 0.5}
+
+
+def _reserved(case: Case) -> Reserved:
+    memory, c = case.memory, case.columns
+    fsdp2, deepspeed = (bool(column[0]) for column in gathering(c))
+    allocated = float(memory.allocated[0])
+    outside = float(memory.device[0] - memory.reserved[0])
+    fused = case.setup.recipe.fused_loss or fsdp2
+    return Reserved(
+        family=case.row.family, measured=float(case.row.csv["peak_mem_gib"]) * 2**30, allocated=allocated,
+        base=float(pool_peaks(memory.gpu)[0]) if fsdp2 or deepspeed else allocated, kind=0 if fsdp2 else 1 if deepspeed else 2,
+        logits=0.0 if fused else float(memory.share.tokens[0] / c.tp[0]) * case.setup.model.vocab_size,
+        outside=outside if case.row.counter == "device_bytes" else 0.0,
+        room=max(case.setup.rates.needed_frac * allocated, case.setup.pool.node.gpu.memory_bytes - allocated - outside),
+    )  # fmt: skip
+
+
 def fit_reserved(found: list[Case]) -> dict[str, float]:
     """Shares of reserved memory above the pools' peaks and bytes per reserved logit, by exhaustive grid."""
-    usable = []
-    for case in found:
-        measured, counter = case.row.csv["peak_mem_gib"], case.row.counter
-        if measured and counter != "peak_allocated_bytes":
-            c, recipe, model = case.columns, case.setup.recipe, case.setup.model
-            gathered = bool((c.param_ranks[0] > 1) | ((c.deepspeed[0] > 0) & (c.zero_ranks[0] > 1)))
-            base = float(pool_peaks(case.memory.gpu)[0] if gathered else case.memory.allocated[0])
-            logits = 0.0 if recipe.fused_loss else float(case.memory.share.tokens[0]) * model.vocab_size
-            fixed = float(case.memory.device[0] - case.memory.reserved[0]) if counter == "device_bytes" else 0.0
-            usable.append((case.row.family, float(measured) * 2**30, base, gathered, logits, fixed))
+    usable = [_reserved(c) for c in found if c.row.csv["peak_mem_gib"] and c.row.counter != "peak_allocated_bytes"]
 
-    def loss(sharded: float, whole: float, each: float) -> float:
-        return by_family([(f, (a * (1 + (sharded if g else whole)) + each * t + x - m) / m) for f, m, a, g, t, x in usable])
+    def loss(values: tuple[float, ...]) -> float:
+        errors = []
+        for run in usable:
+            extra = run.base * (1 + values[run.kind]) + values[3] * run.logits - run.allocated
+            predicted = run.allocated + min(extra, run.room) + run.outside
+            errors.append((run.family, (predicted - run.measured) / run.measured))
+        return by_family(errors)
 
-    steps = {"reserved_frac_sharded": 0.01, "reserved_frac_whole": 0.01, "reserved_logit_bytes": 0.5}
-    grid = product(*(np.arange(low, high + step / 2, step) for (low, high), step in ((_range(n), s) for n, s in steps.items())))
-    sharded, whole, each = min(grid, key=lambda p: loss(*p))
-    return {
-        "reserved_frac_sharded": round(float(sharded), 3),
-        "reserved_frac_whole": round(float(whole), 3),
-        "reserved_logit_bytes": float(each),
-    }
+    grid = product(*(np.arange(low, high + step / 2, step) for (low, high), step in ((_range(n), s) for n, s in STEPS.items())))
+    best = min(grid, key=loss)
+    return {name: round(float(value), 3) for name, value in zip(STEPS, best, strict=True)}
 
 
 def fit_time(found: list[Case], rates: Rates) -> Rates:
@@ -151,21 +177,25 @@ def write(values: Mapping[str, Any]) -> None:
 
 
 def fit_intervals() -> dict[str, Any]:
-    """Half widths that hold 90 % of the public rows, of peak memory by what is trained, and of step time."""
+    """Ends of the intervals that hold 90 % of the public rows: of peak memory by situation, and of step time."""
     memory, time = defaultdict[str, list[float]](list), list[float]()
-    for row in measured_rows():
-        best = predict(row)
+    for case in cases():
+        row, best = case.row, predict(case.row)
         if row.csv["peak_mem_gib"]:
-            adapter = row.resolved.question.setup.recipe.adapter
-            error = float(row.csv["peak_mem_gib"]) * 2**30 / gpu_counter(best, row.counter) - 1
-            memory[adapter.kind if adapter else "full"].append(error)
+            ratio = float(row.csv["peak_mem_gib"]) * 2**30 / gpu_counter(best, row.counter)
+            memory[situations(case.setup, case.columns)[0]].append(ratio)
         if row.csv["tokens_per_s_per_gpu"] and row.speed_known and row.csv["fp8"] != "true":
             time.append(float(row.csv["tokens_per_s_per_gpu"]) / best.time.tokens_per_s_per_gpu - 1)
-    return {"interval_frac": {kind: _width(errors) for kind, errors in memory.items()}, "time_interval_frac": _width(time)}
+    ends = {kind: _shortest(ratios) for kind, ratios in sorted(memory.items())}
+    return {"peak_ratio": ends, "time_interval_frac": round(float(np.quantile(np.abs(time), 0.9)), 3)}
 
 
-def _width(errors: list[float]) -> float:
-    return round(float(np.quantile(np.abs(errors), 0.9)), 3)
+def _shortest(ratios: list[float]) -> list[float]:
+    """Ends of the shortest interval that holds 90 % of the rows: the tail that is left out may be on one side."""
+    ordered = sorted(ratios)
+    held = math.ceil(0.9 * len(ordered))
+    low, high = min(zip(ordered, ordered[held - 1 :], strict=False), key=lambda ends: ends[1] - ends[0])
+    return [round(low, 3), round(high, 3)]
 
 
 def main() -> None:

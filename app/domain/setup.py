@@ -29,9 +29,9 @@ class Rates:
     Attributes:
         context_bytes: CUDA context of one process.
         nccl_bytes: buffers of the communicators once a collective has run.
-        reserved_frac_sharded, reserved_frac_whole: memory the allocator holds above the live tensors, as a share of them,
-            where parameters are gathered on their own streams, and where not.
-        reserved_logit_bytes: bytes per logit that stay reserved beside them where the loss is not fused.
+        reserved_frac_fsdp2, reserved_frac_deepspeed, reserved_frac_whole: memory the allocator holds above the live tensors, as a
+            share of them: under FSDP2, under DeepSpeed on several ranks, and where nothing is gathered.
+        reserved_logit_bytes: bytes per logit that stay reserved beside them where the loss is not fused, outside FSDP2.
         needed_frac: memory above the live tensors that cannot be given back when it runs short, as a share of them.
         matmul_frac: share of the dense peak that large training matmuls reach, by GPU architecture.
         half_rows, half_width: tokens and matrix width at which half of that share is lost.
@@ -45,13 +45,14 @@ class Rates:
         compile_elementwise_frac, compile_launch_frac: what a compiler leaves of element-wise traffic and of launches.
         logit_hbm_bytes: HBM bytes the loss moves for one logit, forward and backward.
         offload_hidden_frac: share of compute that offloaded work can hide behind.
-        interval_frac: half width of the 90 % interval of the peak, by what is trained: full, lora or qlora.
+        peak_ratio: 5th and 95th percentile of measured over predicted peaks, by situation (``situations_of``).
         time_interval_frac: half width of the 90 % interval of step time.
     """
 
     context_bytes: float
     nccl_bytes: float
-    reserved_frac_sharded: float
+    reserved_frac_fsdp2: float
+    reserved_frac_deepspeed: float
     reserved_frac_whole: float
     reserved_logit_bytes: float
     needed_frac: float
@@ -69,7 +70,7 @@ class Rates:
     compile_launch_frac: float
     logit_hbm_bytes: float
     offload_hidden_frac: float
-    interval_frac: dict[str, float]
+    peak_ratio: dict[str, list[float]]
     time_interval_frac: float
 
 
@@ -83,7 +84,7 @@ class Numbers:
         inside: parameters of the repeated blocks; ``outside`` the rest.
         block: parameters of the largest block.
         embedding, head: parameters of lookup tables and of the output head (the table again when tied).
-        largest_tensor: elements of the largest single tensor.
+        largest_tensor: elements of the largest single tensor; ``largest_trained`` of the largest one that is trained.
         num_layers: blocks one forward of the main sequence runs.
         adapter: parameters of the low-rank factors and of the modules trained in full beside them.
         states_per_param: optimizer state elements for one trained parameter.
@@ -101,6 +102,7 @@ class Numbers:
     embedding: int
     head: int
     largest_tensor: int
+    largest_trained: int
     num_layers: int
     adapter: int
     states_per_param: float
@@ -123,11 +125,6 @@ class TrainingSetup:
     def capacity_bytes(self) -> int:
         """Memory of one device a plan may use: the driver's figure less the headroom."""
         return int(self.pool.node.gpu.memory_bytes * (1 - self.headroom_frac))
-
-    @property
-    def interval_frac(self) -> float:
-        """Half width of the 90 % interval of the peak in this situation, as a share of it."""
-        return self.rates.interval_frac[self.recipe.adapter.kind if self.recipe.adapter else "full"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +192,18 @@ class Columns:
     def __len__(self) -> int:
         return len(self.row)
 
+    @property
+    def zero3(self) -> Array:
+        """Whether DeepSpeed's partitioning engine runs: stage 3, on any number of ranks, one included."""
+        stage3: Array = (self.deepspeed > 0) & (self.reduces_each > 0) & (self.gathers_after == 0)
+        return stage3
+
+    @property
+    def zero12(self) -> Array:
+        """Whether DeepSpeed's optimizer of stages 1 and 2 runs, on any number of ranks."""
+        stages12: Array = (self.deepspeed > 0) & (self.gathers_after > 0)
+        return stages12
+
     def take(self, rows: Array) -> Columns:
         """The candidates at these indices (or where this mask is true)."""
         return Columns(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
@@ -219,12 +228,22 @@ def numbers_of(model: Architecture, recipe: Recipe) -> Numbers:
         total=total, trainable=trainable, frozen=frozen,
         expert=sum(count.block_expert_params(s.block) * s.owned for s in model.stacks),
         inside=total - outside, outside=outside, block=max(1, block), embedding=embedding, head=head,
-        largest_tensor=count.largest_tensor_numel(model), num_layers=layers, adapter=adapter,
+        largest_tensor=count.largest_tensor_numel(model), largest_trained=_largest_trained(model, recipe),
+        num_layers=layers, adapter=adapter,
         states_per_param=state_elements_per_param(model, OPTIMIZERS[recipe.optimizer]),
         quantised=quantised_params(model) if recipe.adapter and recipe.adapter.kind == "qlora" else 0,
         quantised_bytes=_quantised_bytes(model, recipe),
         trainable_frac=trainable / total,
     )  # fmt: skip
+
+
+def _largest_trained(model: Architecture, recipe: Recipe) -> int:
+    """Elements of the largest trained tensor: a low-rank factor where only adapters are trained."""
+    adapter = recipe.adapter
+    if adapter is None or saved_module_params(model, adapter):
+        return count.largest_tensor_numel(model)
+    sides = [max(w.shape) for s in model.stacks for w in s.block.weights if adapter.covers(w)]
+    return adapter.rank * max(sides, default=0)
 
 
 def _quantised_bytes(model: Architecture, recipe: Recipe) -> float:
@@ -234,16 +253,13 @@ def _quantised_bytes(model: Architecture, recipe: Recipe) -> float:
     return quantised_params(model) * base_weight_bytes(recipe.adapter.base_bits)
 
 
-def _frozen_bytes(numbers: Numbers, dtypes: StoredDtypes, *, cast: bool) -> float:
-    """Bytes of one frozen parameter, averaged.
+def _frozen_bytes(numbers: Numbers, dtypes: StoredDtypes) -> float:
+    """Bytes of one frozen parameter, averaged: beside a quantised base, embeddings and head keep the dtype they were loaded in.
 
-    Beside a quantised base, norms, embeddings and head are fp32, as peft prepares them, unless the engine casts them again.
+    peft's preparation would make them fp32; trainers cast embeddings and head back, and published runs hold them in 16 bits
+    between steps (7.24e9 weights of Mistral take 4.01 GiB with their adapters).
     """
-    plain = dtype_bytes(dtypes.frozen)
-    if not numbers.quantised:
-        return plain
-    rest = plain if cast else 4.0
-    return (numbers.quantised_bytes + (numbers.total - numbers.quantised) * rest) / numbers.total
+    return (numbers.quantised_bytes + (numbers.total - numbers.quantised) * dtype_bytes(dtypes.frozen)) / numbers.total
 
 
 def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Numbers, recipe: Recipe) -> dict[str, Array]:
@@ -265,7 +281,7 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Nu
     return {
         "compute_bytes": spread([dtype_bytes(d.compute) for d in rows]),
         "param_bytes": spread([dtype_bytes(d.param) for d in rows]),
-        "frozen_bytes": spread([_frozen_bytes(numbers, dtypes[name], cast=name == "deepspeed") for name in names]),
+        "frozen_bytes": spread([_frozen_bytes(numbers, d) for d in rows]),
         "master_bytes": spread([dtype_bytes(d.master) for d in rows]),
         "duplicate_bytes": spread([dtype_bytes(d.param) * d.duplicate_master for d in rows]),
         "grad_bytes": spread([dtype_bytes(d.grad) for d in rows]),

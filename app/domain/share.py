@@ -22,7 +22,7 @@ class Share:
         trainable, frozen: parameters of the rank's part.
         inside, outside: parameters in and out of the blocks.
         block: parameters of one block with FSDP2's padding; block_numel: without; layers: blocks of the stage.
-        head, largest: elements of the output head and of the largest tensor.
+        head, largest, largest_trained: elements of the output head, of the largest tensor and of the largest trained one.
         tokens: tokens of one micro-batch this rank works on.
         in_flight: micro-batches whose activations the stage holds at once.
         stage: number of the stage, from 0; blocks_frac: its share of all blocks; has_loss: 1 where the loss is computed on it.
@@ -37,6 +37,7 @@ class Share:
     layers: Array
     head: Array
     largest: Array
+    largest_trained: Array
     tokens: Array
     in_flight: Array
     stage: Array
@@ -62,6 +63,7 @@ def share_of(setup: TrainingSetup, numbers: Numbers, columns: Columns, stage: in
         frozen=whole if n.adapter else whole * (1 - n.trainable_frac),
         inside=inside, outside=outside, block=block_numel * padding.inside, block_numel=block_numel,
         layers=layers, head=n.head * is_last / c.tp, largest=n.largest_tensor / c.tp,
+        largest_trained=n.largest_trained / c.tp,
         tokens=c.micro_batch * setup.recipe.seq_len / c.sp,
         in_flight=micro_batches_in_flight(c.pp, stages, c.grad_accum),
         stage=stages, blocks_frac=blocks_frac, has_loss=is_last * 1.0,

@@ -36,6 +36,7 @@ SOURCES: dict[str, Source] = {
         Source("flash", "Dao et al., FlashAttention", _ARXIV + "2205.14135"),
         Source("megatron", "Narayanan et al., Efficient Large-Scale Language Model Training on GPU Clusters", _ARXIV + "2104.04473"),
         Source("qlora", "Dettmers et al., QLoRA: Efficient Finetuning of Quantized LLMs", _ARXIV + "2305.14314"),
+        Source("ulysses", "Jacobs et al., DeepSpeed Ulysses: Training of Extreme Long Sequence Transformer Models", _ARXIV + "2309.14509"),
         Source("adam8bit", "Dettmers et al., 8-bit Optimizers via Block-wise Quantization", _ARXIV + "2110.02861"),
         Source("adafactor", "Shazeer and Stern, Adafactor", _ARXIV + "1804.04235"),
         Source("ddp", "Li et al., PyTorch Distributed: Experiences on Accelerating Data Parallel Training", _ARXIV + "2006.15704"),

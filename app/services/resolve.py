@@ -10,7 +10,7 @@ from app.catalog.fitted import fitted_rates
 from app.catalog.models import find_model
 from app.domain.errors import InvalidRequestError
 from app.domain.model.architecture import Architecture
-from app.domain.model.infer import Shape, architecture_from_params, architecture_from_shape
+from app.domain.model.infer import Shape, architecture_from_params, architecture_from_shape, architecture_without_head_dim
 from app.domain.model.parameters import total_params
 from app.domain.recipe.adapter import Adapter
 from app.domain.recipe.recipe import Recipe
@@ -79,7 +79,8 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
         architecture = architecture_from_config(given.hf_config, loc=("model", "hf_config"))
         return ResolvedModel(architecture=architecture, hf_config=given.hf_config)
     if given.shape is not None:
-        return ResolvedModel(architecture=architecture_from_shape(_shape(given.shape)))
+        build = architecture_from_shape if given.shape.head_dim else architecture_without_head_dim
+        return ResolvedModel(architecture=build(_shape(given.shape)))
     if given.params is not None:
         return ResolvedModel(architecture=architecture_from_params(given.params))
     if given.hf_id is not None and hub is not None:

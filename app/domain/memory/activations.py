@@ -9,7 +9,7 @@ import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Ledger
-from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS
+from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS, REDUCTION
 from app.domain.memory.saved import Compute, Saved, saved_per_token
 from app.domain.memory.tensor import gathered_per_token, replicated_per_token, residual_ranks
 from app.domain.model.architecture import Block, Stack
@@ -73,6 +73,35 @@ def outside_activation_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks
     return tokens * bytes_per_token / tensor_ranks
 
 
+@term(title="copies around the sequence exchange", equation="tokens × bytes_per_token / tensor_ranks", source="ulysses",
+      exactness="derived", changes_it="sequence_parallel 1")  # fmt: skip
+def exchange_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array) -> Array:
+    """Second copies that sequence parallelism makes in one block: each all-to-all has a contiguous input beside its output.
+
+    Equation: T · b · (3q + k + v): the attention output (kept by both the kernel and the output projection), its gradient, and the
+    gradients of queries, keys and values. Bytes per GPU.
+
+    Source: DeepSpeed-Ulysses, section 3.
+    """
+    return tokens * bytes_per_token / tensor_ranks
+
+
+@term(title="block inputs held until backward ends", equation="2 × tokens × bytes_per_token / tensor_ranks", source="public-rows",
+      exactness="fitted", changes_it="micro-batch, sequence length; training without adapters")  # fmt: skip
+def held_input_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array) -> Array:
+    """Checkpointed inputs of units whose weights are frozen, and their gradients.
+
+    FSDP learns from the gradients of a frozen unit's inputs that backward is through with it; runs with adapters show that
+    those inputs and gradients live until backward is over: at its end the inputs count three times, not once.
+
+    Equation: 2 · T · Σ blocks c(block). Bytes per GPU.
+
+    Source: slopes over the micro-batch of public LoRA runs under FSDP with checkpointing, 768 KB a token for 32 blocks of 4,096
+    where full training has 508 KB.
+    """
+    return 2 * tokens * bytes_per_token / tensor_ranks
+
+
 def compute_of(setup: TrainingSetup, *, width: float, autocast: bool) -> Compute:
     """How blocks are computed under this recipe."""
     recipe = setup.recipe
@@ -90,11 +119,8 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     picked = [np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True)]
     none, selective, full, whole, working = picked
     policy = columns.checkpointing
-    # Runs with adapters under FSDP keep four bytes for each element of a checkpointed block input, full training keeps two
-    # (public rows at growing batch); the residual stream there passes through adapters that are trained in fp32.
-    wider = (columns.fsdp2 > 0) & (policy == 2) if setup.recipe.adapter and width < 4 else np.zeros(len(columns), dtype=bool)
     return BlockBytes(
-        kept_all=np.choose(policy, [none, selective, full * (1.0 + wider)]),
+        kept_all=np.choose(policy, [none, selective, full]),
         whole=whole, working=working, norm_work=np.full(len(columns), _norm_work(setup)),
     )  # fmt: skip
 
@@ -165,6 +191,10 @@ def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
     ledger.add(saved_activation_bytes, "activations", "forward", alive,
                tokens=share.tokens, bytes_per_token=(per.kept_all - rep.kept_all) * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp,
                replicated=rep.kept_all * on_gpu)  # fmt: skip
+    if setup.recipe.adapter:
+        _add_held_inputs(ledger, columns, share, per.kept_all * share.blocks_frac)
+    exchanged = c.compute_bytes * _exchanged_per_token(setup) * (c.sp > 1)
+    ledger.add(exchange_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, bytes_per_token=exchanged, tensor_ranks=c.tp)
     _add_working(ledger, setup, columns, share, (per, rep))
     h = setup.model.hidden_size
     # Embedding output and final norm; a masked model's head is a dense layer, an activation and a norm of its own.
@@ -194,6 +224,29 @@ def _add_working(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: 
                bytes_per_token=np.where(norm_wins, per.norm_work - rep.norm_work, inside - inside_whole),
                replicated=np.where(norm_wins, rep.norm_work, inside_whole),
                weight_gradient=np.where(norm_wins, block_grads, block_grads * _down_share(setup)))  # fmt: skip
+
+
+def _exchanged_per_token(setup: TrainingSetup) -> float:
+    """Elements of the main block's attention that exist before and after an all-to-all: 3q + k + v."""
+    attention = setup.model.main_block.attention
+    if attention is None:
+        return 0.0
+    q = attention.num_heads * attention.head_dim
+    return 3.0 * q + attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)
+
+
+def _add_held_inputs(ledger: Ledger, columns: Columns, share: Share, kept: Array) -> None:
+    """The inputs of frozen FSDP units that backward has passed: each stays, with its gradient, until backward ends."""
+    c = columns
+    layers = np.maximum(1, share.layers)
+    held = (c.fsdp2 > 0) & (c.param_ranks > 1) & (c.checkpointing == 2) & (c.act_offload == 0)
+    passed = {
+        BACKWARD_SECOND: 1 / layers,
+        BACKWARD_NEXT: np.maximum(0, layers - 2) / layers,
+        BACKWARD_FIRST: np.maximum(0, layers - 1) / layers,
+        REDUCTION: 1.0,
+    }
+    ledger.add(held_input_bytes, "activations", "backward", passed, tokens=share.tokens, bytes_per_token=kept * held, tensor_ranks=c.tp)
 
 
 def _down_share(setup: TrainingSetup) -> float:

@@ -128,7 +128,7 @@ def add_buffers(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns:
 
 def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share) -> None:
     c = columns
-    sharded = (c.fsdp2 > 0) & (c.param_ranks > 1)
+    sharded = (c.fsdp2 > 0) & ((c.param_ranks > 1) | (c.offload_parameters > 0))
     width = np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes)
     resharding = sharded & (c.keeps_gathered == 0)
     turned = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 1.0}
@@ -166,7 +166,8 @@ def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share)
 
 def _add_stage3(ledger: Ledger, columns: Columns, share: Share) -> None:
     c = columns
-    stage3 = (c.deepspeed > 0) & (c.param_ranks > 1) & (c.gathers > 0)
+    # A single rank has nothing to gather unless its parameters are elsewhere.
+    stage3 = c.zero3 & ((c.param_ranks > 1) | (c.offload_parameters > 0))
     whole = share.inside + share.outside
     reuse = np.minimum(whole, c.reuse / 2) * stage3
     module = np.minimum(share.largest, share.block)
@@ -192,9 +193,8 @@ def parameter_copy_bytes(params: Array, bytes_each: Array) -> Array:
 
 def _add_buckets(ledger: Ledger, columns: Columns, share: Share) -> None:
     c = columns
-    zero = (c.deepspeed > 0) & (c.zero_ranks > 1)
-    size = np.minimum(c.bucket, share.trainable) * zero
-    stage3, early = c.gathers > 0, c.gathers == 0
+    size = np.minimum(c.bucket, share.trainable)
+    stage3, early = c.zero3, c.zero12
     # Stage 3 keeps its bucket for the whole run and copies it to send; 1 and 2 make theirs in backward.
     ledger.add(bucket_bytes, "buffers", "always", ALWAYS, elements=size * stage3, bytes_each=c.reduce_bytes, copies=np.ones(len(c)))
     ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=size * stage3, bytes_each=c.reduce_bytes, copies=np.ones(len(c)))
@@ -217,9 +217,8 @@ def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sha
     shard = share.trainable / c.state_ranks
     low = (c.master_bytes > 0) * 1.0
     # Gradients are averaged and flattened in their own dtype, then cast to fp32; fp32 accumulation needs no cast.
-    ds12 = (c.deepspeed > 0) & (c.gathers == 0) & (c.state_ranks > 1)
-    stage0 = (c.deepspeed > 0) & (c.state_ranks == 1)
-    stage3 = (c.deepspeed > 0) & (c.gathers > 0)
+    ds12, stage3 = c.zero12, c.zero3
+    stage0 = (c.deepspeed > 0) & ~ds12 & ~stage3
     tile = np.minimum(c.sub_group, shard)
     each = np.where(c.grad_bytes < 4, c.grad_bytes * 2 + 4, 4.0)
     elements = (shard * ds12 + tile * stage3) * on_gpu * low
@@ -236,11 +235,7 @@ def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sha
     implementation = setup.recipe.optimizer_implementation or "fused"
     moved = {"foreach": shard, "loop": 2 * share.largest / c.state_ranks}.get(implementation, 0.0 * shard)
     ledger.add(step_buffer_bytes, "buffers", "step", {STEP: 1.0}, elements=moved * native, bytes_each=c.param_bytes)
-    slices = (
-        np.where(stage3, share.largest / c.param_ranks, np.minimum(share.largest, shard))
-        * ((c.deepspeed > 0) & (c.state_ranks > 1))
-        * on_gpu
-    )
+    slices = np.where(stage3, share.largest_trained / c.param_ranks, np.minimum(share.largest_trained, shard)) * (ds12 | stage3) * on_gpu
     ledger.add(norm_bytes, "buffers", "step", {STEP: 1.0}, elements=np.minimum(slices, shard))
     ledger.add(
         flatten_bytes, "buffers", "always", {INITIALISATION: 1.0}, elements=share.trainable * ds12 * on_gpu, bytes_each=c.compute_bytes

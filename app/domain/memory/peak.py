@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import erf, sqrt
 
 import numpy as np
 
@@ -11,14 +10,11 @@ from app.domain.ledger import Ledger
 from app.domain.memory.host import add_host, host_peak
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
-from app.domain.memory.overhead import context_bytes, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
+from app.domain.memory.overhead import context_bytes, kept_frac, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
 from app.domain.memory.stages import busiest_stage
 from app.domain.memory.tensor import vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
-
-Z_90 = 1.645
-"""Half width of a 90 % interval of a normal error, in standard deviations."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +26,7 @@ class Memory:
         by_moment: allocated bytes per GPU, one row a moment in the order of ``MOMENTS``.
         moment: index of the peak moment.
         allocated, reserved, device: the three totals per GPU at the peak.
+        roomy: device bytes on a device without end, where nothing makes the allocator give cached blocks back.
         needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
         host_bytes, nvme_bytes: per node.
         share: of the first pipeline stage, which has the most blocks to compute; busiest: of the stage the GPU's memory is of.
@@ -44,6 +41,7 @@ class Memory:
     allocated: Array
     reserved: Array
     device: Array
+    roomy: Array
     needed: Array
     host_bytes: Array
     nvme_bytes: Array
@@ -59,28 +57,71 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
     overhead, rates = Ledger(size), setup.rates
-    gathered = (columns.param_ranks > 1) | (columns.deepspeed > 0) & (columns.zero_ranks > 1)
-    # DeepSpeed without sharding steps on flat copies of its whole part, beside which the blocks of freed activations stay cached.
-    # The share fitted on runs of whole models has that effect in it; parts of models are counted by pool.
-    flattens = ~gathered & (columns.deepspeed > 0) & (columns.tp * columns.pp > 1)
-    frac = np.where(gathered | flattens, rates.reserved_frac_sharded, rates.reserved_frac_whole)
-    pools = np.where(gathered, pool_peaks(gpu), np.where(flattens, flat_peaks(gpu), allocated)) - allocated
-    extra = overhead.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=allocated + pools, allocated=allocated)
-    extra = extra + overhead.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=allocated + pools, frac=frac)
-    vocab = 0 if setup.recipe.fused_loss else setup.model.vocab_size
-    extra = extra + overhead.add(reserved_logits_bytes, "overhead", "always", ALWAYS, tokens=share.tokens * busiest.has_loss, vocab=vocab,
-                                 bytes_per_logit=rates.reserved_logit_bytes, tensor_ranks=vocabulary_ranks(columns))  # fmt: skip
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
+    outside = context + nccl
+    live = _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=outside)
+    extra, unbounded = _add_cached(
+        overhead, setup, columns, busiest, _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=outside)
+    )
     host, nvme = Ledger(size), Ledger(size)
     add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
     return Memory(
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
-        reserved=allocated + extra, device=allocated + extra + context + nccl,
-        needed=allocated * (1 + rates.needed_frac) + context + nccl, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        reserved=allocated + extra, device=allocated + extra + outside, roomy=allocated + unbounded + outside,
+        needed=allocated * (1 + rates.needed_frac) + outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
         busiest=busiest,
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Live:
+    """Bytes per GPU: live tensors at the peak, the sum of the pools' own peaks, and what the process holds outside the allocator."""
+
+    allocated: Array
+    pools: Array
+    outside: Array
+
+
+def _add_cached(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, live: _Live) -> tuple[Array, Array]:
+    """Add what the allocator holds above the live tensors; returns its sum, and what that would be on a device without end."""
+    rates = setup.rates
+    fsdp2, deepspeed = gathering(columns)
+    deepspeed = deepspeed | flattening(columns)
+    frac = np.select([fsdp2, deepspeed], [rates.reserved_frac_fsdp2, rates.reserved_frac_deepspeed], rates.reserved_frac_whole)
+    pools = np.where(fsdp2 | deepspeed, live.pools, live.allocated)
+    logits = {
+        "tokens": share.tokens * share.has_loss, "vocab": 0 if setup.recipe.fused_loss else setup.model.vocab_size,
+        "bytes_per_logit": np.where(fsdp2, 0.0, rates.reserved_logit_bytes), "tensor_ranks": vocabulary_ranks(columns),
+    }  # fmt: skip
+    unbounded = pools * (1 + frac) - live.allocated + reserved_logits_bytes(**logits, kept_frac=1.0)  # type: ignore[arg-type]
+    room = setup.pool.node.gpu.memory_bytes - live.allocated - live.outside
+    kept = kept_frac(unbounded, room, rates.needed_frac * live.allocated)
+    total = ledger.add(pool_bytes, "overhead", "always", ALWAYS, sum_of_pool_peaks=pools, allocated=live.allocated, kept_frac=kept)
+    total = total + ledger.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=pools, frac=frac, kept_frac=kept)
+    total = total + ledger.add(reserved_logits_bytes, "overhead", "always", ALWAYS, **logits, kept_frac=kept)
+    return total, unbounded
+
+
+def gathering(columns: Columns) -> tuple[Array, Array]:
+    """Whether FSDP2, or DeepSpeed, moves tensors between ranks on streams of their own."""
+    return (columns.fsdp2 > 0) & (columns.param_ranks > 1), (columns.deepspeed > 0) & (columns.zero_ranks > 1)
+
+
+def flattening(columns: Columns) -> Array:
+    """Whether DeepSpeed without sharding steps on flat copies of its part of a split model, beside which freed activations stay cached.
+
+    The share fitted on runs of whole models has that effect in it; parts of models are counted by pool.
+    """
+    flattens: Array = (columns.deepspeed > 0) & (columns.zero_ranks == 1) & (columns.tp * columns.pp > 1)
+    return flattens
+
+
+def cached_peaks(ledger: Ledger, columns: Columns) -> Array:
+    """Sum of the peaks of what cannot use each other's blocks: streams, or flat buffers and everything else. Bytes per GPU."""
+    peaks: Array = np.where(flattening(columns), flat_peaks(ledger), pool_peaks(ledger))
+    return peaks
 
 
 def pool_peaks(ledger: Ledger) -> Array:
@@ -97,16 +138,3 @@ def flat_peaks(ledger: Ledger) -> Array:
     rest = np.stack([ledger.at(moment) for moment in MOMENTS]) - flat
     total: Array = flat.max(axis=0) + rest.max(axis=0)
     return total
-
-
-def fit_probability(device_bytes: float, capacity_bytes: float, interval_frac: float) -> float:
-    """Probability that a run predicted to need ``device_bytes`` stays within the capacity.
-
-    Equation: Φ((capacity − device) / σ) with σ = interval · device / 1.645, the error being taken as normal.
-
-    Example:
-        >>> round(fit_probability(80.0, 80.0, 0.1), 2), fit_probability(40.0, 80.0, 0.1) > 0.999
-        (0.5, True)
-    """
-    sigma = max(1.0, interval_frac * device_bytes / Z_90)
-    return 0.5 * (1 + erf((capacity_bytes - device_bytes) / (sigma * sqrt(2))))

@@ -205,16 +205,14 @@ def _reads(weight: Weight) -> str:
 def _selective(block: Block, compute: Compute) -> float:
     """Attention outputs and every second matmul are kept; the rest is recomputed.
 
-    Equation: 4h + 4q + 2kv + 2f + 4a.
+    Equation: 4h + 4q + 2kv + 2f + 4a. Grouped products of routed experts are not among the operations kept.
     """
     h, b = block.hidden_size, compute.bytes
     total = (4 if compute.wide_residual else 2) * 2.0 * h
     if block.attention:
         total += b * (2 * block.attention.num_heads * block.attention.head_dim + block.attention.num_kv_heads * block.attention.head_dim)
         total += 4 * block.attention.num_heads
-    if block.moe:
-        total += b * block.moe.experts_per_token * block.moe.expert_ffn_hidden_size
-    elif block.mlp:
+    if block.mlp:
         total += b * block.mlp.ffn_hidden_size
     return total
 
@@ -222,13 +220,19 @@ def _selective(block: Block, compute: Compute) -> float:
 def _working(block: Block, compute: Compute) -> float:
     """Gradients of one block's intermediates that are alive together at its largest operation, beside what was saved.
 
-    Equation: max(4f + 2h, 26h, 6as − 8f − 8h) for 2-byte compute: feed-forward, norm and eager attention.
+    Equation: max(4f + 2h, 8q + 4kv, 6as − 8f − 8h) for 2-byte compute: feed-forward, fused and eager attention. A tiled
+    feed-forward has only a tile of its gradients at a time, which leaves the attention's: of its output, queries (also in fp32
+    while they are summed), keys and values.
     """
     h, b = block.hidden_size, compute.bytes
-    f = block.mlp.ffn_hidden_size if block.mlp else 0
+    f = block.mlp.ffn_hidden_size if block.mlp and not compute.tiled_mlp else 0
     if block.moe:
         f = block.moe.experts_per_token * block.moe.expert_ffn_hidden_size + block.moe.shared_ffn_hidden_size
     choices = [b * (2 * f + h)]
+    if block.attention and compute.kernel == "flash":
+        q = block.attention.num_heads * block.attention.head_dim
+        kv = block.attention.num_kv_heads * (block.attention.head_dim + block.attention.v_head_dim)
+        choices.append(b * (2 * q + kv) + 4 * q)
     if compute.kernel == "eager" and block.attention:
         choices.append((3 * b) * block.attention.num_heads * compute.seq_len - 4 * b * (f + h))
     return max(choices)

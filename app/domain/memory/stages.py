@@ -21,7 +21,6 @@ from app.domain.memory.tensor import residual_ranks, vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
-
 _CLEARLY = 1.01
 """Stages whose peaks differ by less than this need the same."""
 

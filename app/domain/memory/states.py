@@ -149,20 +149,20 @@ def second_gradient_bytes(params: Array, bytes_each: Array) -> Array:
 def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     c = columns
     # Offload: ZeRO-2/3 and FSDP2 send each gradient shard to the host as it is made; ZeRO-1 keeps whole gradients on the GPU.
-    leaves = (c.offload_optimizer > 0) & ((c.grad_ranks > 1) | (c.fsdp2 > 0))
+    leaves = (c.offload_optimizer > 0) & (c.reduces_each > 0)
     kept = share.trainable * ~leaves
-    stage1 = (c.deepspeed > 0) & (c.state_ranks > 1) & (c.grad_ranks == 1)
+    stage1 = c.zero12 & (c.reduces_each == 0)
     # Reducing while backward runs lets stage 1 free whole gradients as stage 2 does, when there is one micro-step.
     early_free = stage1 & (c.grad_accum == 1) & (c.overlap_comm > 0) & (c.grad_bytes <= c.compute_bytes)
     ranks = np.where(early_free, c.state_ranks, c.grad_ranks)
-    stage0 = (c.deepspeed > 0) & (c.state_ranks == 1)
+    stage0 = (c.deepspeed > 0) & ~c.zero12 & ~c.zero3
     width = np.where(stage0, np.minimum(c.grad_bytes, c.compute_bytes), c.grad_bytes)
     ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
                params=kept, bytes_each=width, ranks=ranks)  # fmt: skip
     twice = stage1 & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer != 1)
     backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0}
     ledger.add(second_gradient_bytes, "gradients", "backward", backward, params=kept * twice, bytes_each=c.compute_bytes)
-    adds = (c.grad_accum > 1) & (c.deepspeed > 0) & (c.grad_ranks > 1) & (c.gathers == 0) & (c.grad_bytes < 4)
+    adds = (c.grad_accum > 1) & c.zero12 & (c.reduces_each > 0) & (c.grad_bytes < 4)
     ledger.add(
         accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks
     )
@@ -176,8 +176,7 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     A step inside backward frees each block's gradients at once.
     """
     c = columns
-    bf16_optimizer = (c.deepspeed > 0) & (c.state_ranks > 1) & (c.grad_ranks == 1) & (c.grad_bytes > c.compute_bytes)
-    flat = (c.deepspeed > 0) & (c.gathers > 0) | bf16_optimizer
+    flat = c.zero3 | c.zero12 & (c.reduces_each == 0) & (c.grad_bytes > c.compute_bytes)
     buckets = (c.ddp > 0) & (c.dp > 1)
     early = np.where((c.grad_accum > 1) | flat | buckets, 1.0, 0.0)
     sharded = (c.fsdp2 > 0) & (c.param_ranks > 1)

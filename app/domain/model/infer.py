@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, replace
 
 from app.domain.errors import InvalidRequestError
-from app.domain.model.architecture import Architecture, Attention, Block, Mlp, Moe, Stack, Weight
+from app.domain.model.architecture import Architecture, Attention, Block, Mlp, Moe, Numerics, Stack, Weight
+from app.domain.model.parameters import counted_params
 from app.domain.model.weights import embedding, experts, gated_mlp, grouped_attention, head, norm, plain_mlp
 from app.domain.units import format_count
 
@@ -36,6 +37,9 @@ class Shape:
 
 def architecture_from_shape(shape: Shape, *, name: str = "custom shape") -> Architecture:
     """A decoder of these dimensions: RMS norms, no biases when gated; layer norms and biases when plain, as GPT-style models have.
+
+    The code of a GPT-style model takes the loss of its 16-bit logits as they are (GPTBigCode, Bloom, Falcon, GPT-NeoX, MPT);
+    Llama's casts them to fp32 first.
 
     Raises:
         InvalidRequestError: heads are not a multiple of key/value heads, or experts_per_token exceeds num_experts.
@@ -76,7 +80,41 @@ def architecture_from_shape(shape: Shape, *, name: str = "custom shape") -> Arch
         name=name, family="shape", kind="decoder", hidden_size=shape.hidden_size, vocab_size=shape.vocab_size,
         tied_embeddings=shape.tied_embeddings, stacks=(Stack(block=block, count=shape.num_layers),), weights=tuple(outside),
         model_class="" if plain or moe else "LlamaForCausalLM", params_override=shape.total_params,
+        numerics=Numerics(upcasts_logits=not plain),
     )  # fmt: skip
+
+
+_HEAD_DIMS = (64, 80, 96, 112, 120, 128, 160, 192, 256)
+"""Head widths of published decoders."""
+_COUNT_AGREES, _COUNT_DIFFERS = 1e-3, 5e-3
+"""Relative differences of a count that biases and norms explain, and that they do not."""
+
+
+def architecture_without_head_dim(shape: Shape) -> Architecture:
+    """A decoder whose head width was not given: ``shape.head_dim`` is hidden_size / num_heads unless ``total_params`` says otherwise.
+
+    Qwen3, Gemma and Mistral Nemo have heads wider than that. Where the tensors then miss the given total by more than half a per
+    cent and one published head width meets it within a per mille, that width is taken, and said.
+
+    Example: Qwen3-32B has 64 heads of 128 over a hidden size of 5,120.
+        >>> qwen = Shape(num_layers=64, hidden_size=5120, num_heads=64, num_kv_heads=8, head_dim=80, ffn_hidden_size=25600,
+        ...     vocab_size=151936, total_params=32_762_123_264)
+        >>> architecture_without_head_dim(qwen).main_block.attention.head_dim
+        128
+    """
+    plain = architecture_from_shape(shape)
+    total = shape.total_params
+    if not total or abs(counted_params(plain) / total - 1) <= _COUNT_DIFFERS:
+        return plain
+    for head_dim in _HEAD_DIMS:
+        other = architecture_from_shape(replace(shape, head_dim=head_dim))
+        if abs(counted_params(other) / total - 1) <= _COUNT_AGREES:
+            said = (
+                f"head_dim was not given; it is taken as {head_dim} instead of hidden_size / num_heads = {shape.head_dim}, "
+                f"because only then do the tensors add up to the total_params given ({total:,})."
+            )
+            return replace(other, inferred=(said,))
+    return plain
 
 
 # Layers and width of published Llama-style decoders: sizes between them are interpolated in the logarithm.

@@ -6,15 +6,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.domain.memory.peak import Z_90, Memory, evaluate_memory
+from app.domain.memory.peak import Memory, evaluate_memory
+from app.domain.memory.sureness import peak_ratios, safe_bytes
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.constraints import Constraints
 from app.domain.search.space import build_space
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup, numbers_of
 from app.domain.speed.step import Speed, evaluate_speed
-
-SAFE_Z = 0.8416
-"""Standard deviations below capacity at which a normal error leaves a probability of 80 % to fit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +21,7 @@ class Evaluation:
 
     Attributes:
         fits: device, host and disk stay within capacity.
-        safe: they do so with a probability of at least 80 %.
+        safe: they do so with a probability of at least 80 %, and nothing makes the allocator give cached blocks back.
         over_bytes: bytes it cannot do without above the usable capacity (negative where there is room).
         tokens_per_s: of the whole job.
         complexity: order of preference between plans that are equally fast, lower is simpler.
@@ -60,7 +58,8 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     host_over = memory.host_bytes - (node.host_memory_bytes or np.inf)
     nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
-    safe = fits & (memory.device * (1 + SAFE_Z * setup.interval_frac / Z_90) <= node.gpu.memory_bytes)
+    _, high = peak_ratios(setup, columns)
+    safe = fits & (np.maximum(memory.roomy, safe_bytes(memory.needed, high)) <= node.gpu.memory_bytes)
     # A host that is not known cannot be said to hold what is offloaded to it.
     if node.host_memory_bytes is None:
         safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)

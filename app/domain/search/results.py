@@ -9,7 +9,7 @@ import numpy as np
 
 from app.domain.ledger import Ledger, Line, entry, formula_of
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
-from app.domain.memory.peak import fit_probability
+from app.domain.memory.sureness import fit_probability, peak_ratios
 from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, MomentTerm, PoolMemory, StepTime, TermResult, Verdict
 from app.domain.search.evaluate import Evaluation
 from app.domain.search.settings import settings_at
@@ -43,10 +43,9 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
     moment = MOMENTS[int(memory.moment[index])]
     alive = _terms_at(memory.gpu, moment, index)
     device, capacity = float(memory.device[index]), evaluation.setup.capacity_bytes
-    # The interval is of the reserved total, the counter that published runs and torch itself report most.
-    reserved = float(memory.reserved[index])
-    width = evaluation.setup.interval_frac
-    low, high = reserved * (1 - width), reserved * (1 + width)
+    # Runs publish one of torch's two counters: the interval reaches from the lower end of one to the upper end of the other.
+    allocated, reserved = float(memory.allocated[index]), float(memory.reserved[index])
+    low, high = (float(ratio[0]) for ratio in peak_ratios(evaluation.setup, evaluation.columns.take(np.array([index]))))
     moments = tuple(
         MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(memory.by_moment[k, index]), terms=_outline_at(memory.gpu, m, index))
         for k, m in enumerate(MOMENTS)
@@ -60,8 +59,8 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
         needed_bytes=round(float(memory.needed[index])),
         peak_moment=MOMENT_LABELS[moment],
         capacity_bytes=capacity,
-        fit_probability_frac=fit_probability(device, evaluation.setup.pool.node.gpu.memory_bytes, width),
-        interval_90_bytes=(round(low), round(high)),
+        fit_probability_frac=fit_probability(float(memory.needed[index]), evaluation.setup.pool.node.gpu.memory_bytes, low, high),
+        interval_90_bytes=(round(allocated * low), round(reserved * high)),
         busiest_rank=busiest_rank(evaluation, index),
     )
 
