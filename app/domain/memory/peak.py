@@ -61,9 +61,7 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
     outside = context + nccl
     live = _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=outside)
-    extra, unbounded = _add_cached(
-        overhead, setup, columns, busiest, _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=outside)
-    )
+    extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
     host, nvme = Ledger(size), Ledger(size)
     add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
