@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import statistics
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -10,14 +9,12 @@ from pathlib import Path
 
 from app import ENGINE_VERSION
 from app.domain.errors import InvalidRequestError
-from app.domain.plan import Plan
 from app.domain.search.planner import make_plan
-from app.services.request import PlanRequest
-from app.services.resolve import resolve
-from bench.rows import SIMULATED, gpu_counter, measured_rows, scorer
+from bench.rows import gpu_counter, measured_rows, simulated_rows
+from bench.suspects import suspected
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
-WORST = 15
+WORST = 25
 
 
 @dataclass(slots=True)
@@ -25,12 +22,18 @@ class Tally:
     """Relative errors by family, and what is needed to list the worst rows."""
 
     errors: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
-    rows: list[tuple[float, str, str]] = field(default_factory=list)
+    rows: list[tuple[float, dict[str, str], str]] = field(default_factory=list)
 
-    def add(self, family: str, error: float, name: str, peak: str) -> None:
+    def add(self, family: str, error: float, row: dict[str, str], peak: str = "") -> None:
         """Count one row."""
         self.errors[family].append(error)
-        self.rows.append((error, name, peak))
+        self.rows.append((error, row, peak))
+
+    def worst(self) -> list[str]:
+        """Markdown rows: the largest errors, with what is suspected behind each."""
+        lines = ["| error | run | predicted peak at | suspected cause |", "|---:|---|---|---|"]
+        largest = sorted(self.rows, key=lambda r: -abs(r[0]))[:WORST]
+        return [*lines, *(f"| {error:+.0%} | {row['id']} | {peak} | {suspected(row)} |" for error, row, peak in largest)]
 
     def table(self) -> list[str]:
         """Markdown rows: a line a family, then all families with equal weight."""
@@ -68,12 +71,12 @@ def compare(*, three_d: bool) -> tuple[Tally, Tally, str]:
         best, data = plan.recommended, row.csv
         if data["peak_mem_gib"]:
             measured = float(data["peak_mem_gib"]) * 2**30
-            memory.add(row.family, (gpu_counter(best, row.counter) - measured) / measured, data["id"], best.gpu.peak_moment)
+            memory.add(row.family, (gpu_counter(best, row.counter) - measured) / measured, data, best.gpu.peak_moment)
             low, high = best.gpu.interval_90_bytes
             inside.append(low <= measured <= high)
         if data["tokens_per_s_per_gpu"] and row.speed_known and data["fp8"] != "true":
             measured = float(data["tokens_per_s_per_gpu"])
-            speed.add(row.family, (best.time.tokens_per_s_per_gpu - measured) / measured, data["id"], "")
+            speed.add(row.family, (best.time.tokens_per_s_per_gpu - measured) / measured, data)
         if data["oom"] in ("true", "false"):
             ran = data["oom"] == "false"
             verdicts[ran, row.family].append((plan.verdict != "does_not_fit") is ran)
@@ -92,14 +95,10 @@ def compare(*, three_d: bool) -> tuple[Tally, Tally, str]:
 
 def simulated() -> str:
     """One sentence on the simulated peaks of allocated memory."""
-    module, errors = scorer("simulated"), []
-    with SIMULATED.open(newline="") as file:
-        for row in csv.DictReader(file):
-            body = module.request(row)
-            if body:
-                plan: Plan = make_plan(resolve(PlanRequest.model_validate(body)).question)
-                want = int(float(row["peak_total"]))
-                errors.append(abs(plan.recommended.gpu.peak_allocated_bytes - want) / want)
+    errors = []
+    for row, resolved in simulated_rows():
+        want = int(float(row["peak_total"]))
+        errors.append(abs(make_plan(resolved.question).recommended.gpu.peak_allocated_bytes - want) / want)
     errors.sort()
     return (
         f"{len(errors)} peaks simulated operation by operation: median error {statistics.median(errors):.2%}, "
@@ -124,8 +123,7 @@ def main() -> None:
                 parts += [f"## {title}: {name}", "", *tally.table(), ""]
         parts += [f"Verdicts — {sentence}", ""]
         if not three_d:
-            parts += ["Worst memory rows:", "", "| error | run | predicted peak at |", "|---:|---|---|"]
-            parts += [f"| {e:+.0%} | {name} | {peak} |" for e, name, peak in sorted(memory.rows, key=lambda r: -abs(r[0]))[:WORST]] + [""]
+            parts += ["Worst memory rows:", "", *memory.worst(), ""]
     parts += ["## Simulated peaks of allocated memory", "", simulated(), ""]
     PAGE.write_text("\n".join(parts))
     print("\n".join(parts))

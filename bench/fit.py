@@ -25,7 +25,8 @@ from app.domain.memory.sureness import situations
 from app.domain.search.evaluate import evaluate
 from app.domain.setup import Columns, Rates, TrainingSetup, numbers_of
 from app.domain.speed.step import evaluate_speed
-from bench.rows import Row, gpu_counter, measured_rows, predict
+from app.services.resolve import Resolved
+from bench.rows import Row, gpu_counter, measured_rows, predict, simulated_rows
 
 FITTED = Path(__file__).resolve().parents[1] / "app" / "catalog" / "fitted.json"
 SWEEPS = 3
@@ -46,16 +47,17 @@ class Case:
 
 def cases() -> list[Case]:
     """Every public row with a memory or speed figure, evaluated once."""
-    found = []
-    for row in measured_rows():
-        question = row.resolved.question
-        setup = replace(question.setup, pool=question.pools[0])
-        table = evaluate(setup, question.constraints)
-        best = np.array([int(np.lexsort((table.memory.device, table.complexity))[0])])
-        columns = table.columns.take(best)
-        memory = evaluate_memory(setup, table.numbers, columns)
-        found.append(Case(row, setup, columns, memory))
-    return found
+    return [Case(row, *_evaluated(row.resolved)) for row in measured_rows()]
+
+
+def _evaluated(resolved: Resolved) -> tuple[TrainingSetup, Columns, Memory]:
+    """The table of the one candidate that a pinned request leaves, the simplest where settings are free."""
+    question = resolved.question
+    setup = replace(question.setup, pool=question.pools[0])
+    table = evaluate(setup, question.constraints)
+    best = np.array([int(np.lexsort((table.memory.device, table.complexity))[0])])
+    columns = table.columns.take(best)
+    return setup, columns, evaluate_memory(setup, table.numbers, columns)
 
 
 def by_family(errors: list[tuple[str, float]]) -> float:
@@ -85,24 +87,37 @@ KINDS = ("reserved_frac_fsdp2", "reserved_frac_deepspeed", "reserved_frac_whole"
 STEPS = {"reserved_frac_fsdp2": 0.02, "reserved_frac_deepspeed": 0.02, "reserved_frac_whole": 0.02, "reserved_logit_bytes": 0.5}
 
 
-def _reserved(case: Case) -> Reserved:
-    memory, c = case.memory, case.columns
+def _reserved(family: str, measured: float, counter: str, found: tuple[TrainingSetup, Columns, Memory]) -> Reserved:
+    setup, c, memory = found
     fsdp2, deepspeed = (bool(column[0]) for column in gathering(c))
     allocated = float(memory.allocated[0])
     outside = float(memory.device[0] - memory.reserved[0])
-    fused = case.setup.recipe.fused_loss or fsdp2
+    fused = setup.recipe.fused_loss or fsdp2
     return Reserved(
-        family=case.row.family, measured=float(case.row.csv["peak_mem_gib"]) * 2**30, allocated=allocated,
+        family=family, measured=measured, allocated=allocated,
         base=float(pool_peaks(memory.gpu)[0]) if fsdp2 or deepspeed else allocated, kind=0 if fsdp2 else 1 if deepspeed else 2,
-        logits=0.0 if fused else float(memory.share.tokens[0] / c.tp[0]) * case.setup.model.vocab_size,
-        outside=outside if case.row.counter == "device_bytes" else 0.0,
-        room=max(case.setup.rates.needed_frac * allocated, case.setup.pool.node.gpu.memory_bytes - allocated - outside),
+        logits=0.0 if fused else float(memory.share.tokens[0] / c.tp[0]) * setup.model.vocab_size,
+        outside=outside if counter == "device_bytes" else 0.0,
+        room=max(setup.rates.needed_frac * allocated, setup.pool.node.gpu.memory_bytes - allocated - outside),
     )  # fmt: skip
+
+
+def reserved_totals(found: list[Case]) -> list[Reserved]:
+    """Reserved and device totals of the measured runs, and those of replays of torch's allocator on simulated steps, as one more source."""
+    measured = [
+        _reserved(c.row.family, float(c.row.csv["peak_mem_gib"]) * 2**30, c.row.counter, (c.setup, c.columns, c.memory))
+        for c in found
+        if c.row.csv["peak_mem_gib"] and c.row.counter != "peak_allocated_bytes"
+    ]
+    replayed = [
+        _reserved("replayed", float(row["reserved_sim"]), "peak_reserved_bytes", _evaluated(resolved)) for row, resolved in simulated_rows()
+    ]
+    return measured + replayed
 
 
 def fit_reserved(found: list[Case]) -> dict[str, float]:
     """Shares of reserved memory above the pools' peaks and bytes per reserved logit, by exhaustive grid."""
-    usable = [_reserved(c) for c in found if c.row.csv["peak_mem_gib"] and c.row.counter != "peak_allocated_bytes"]
+    usable = reserved_totals(found)
 
     def loss(values: tuple[float, ...]) -> float:
         errors = []
@@ -115,6 +130,20 @@ def fit_reserved(found: list[Case]) -> dict[str, float]:
     grid = product(*(np.arange(low, high + step / 2, step) for (low, high), step in ((_range(n), s) for n, s in STEPS.items())))
     best = min(grid, key=loss)
     return {name: round(float(value), 3) for name, value in zip(STEPS, best, strict=True)}
+
+
+def fit_expandable() -> dict[str, float]:
+    """Medians of what replays of the allocator with expandable segments reserve above the pools' peaks, and above live tensors."""
+    shares: dict[bool, list[float]] = {True: [], False: []}
+    for row, resolved in simulated_rows():
+        _, c, memory = _evaluated(resolved)
+        gathered = any(bool(column[0]) for column in gathering(c))
+        base = pool_peaks(memory.gpu)[0] if gathered else memory.allocated[0]
+        shares[gathered].append(float(row["reserved_sim_expandable"]) / float(base) - 1)
+    return {
+        "expandable_frac_gathered": round(statistics.median(shares[True]), 3),
+        "expandable_frac_whole": round(statistics.median(shares[False]), 3),
+    }
 
 
 def fit_time(found: list[Case], rates: Rates) -> Rates:
@@ -201,7 +230,7 @@ def _shortest(ratios: list[float]) -> list[float]:
 def main() -> None:
     """Fit everything, write it, and say how wide the errors are that remain."""
     found = cases()
-    write(fit_reserved(found))
+    write(fit_reserved(found) | fit_expandable())
     fitted = fit_time(found, fitted_rates())
     rounded = {name: float(f"{getattr(fitted, name):.4g}") for name in TIME_CONSTANTS}
     write(rounded | {"matmul_frac": {k: round(v, 3) for k, v in fitted.matmul_frac.items()}})

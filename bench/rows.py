@@ -60,6 +60,16 @@ def measured_rows(*, three_d: bool = False) -> Iterator[Row]:
             yield Row(row, resolved, rows.counter(row), rows.family(row), three_d, rows.speed_known(row))
 
 
+def simulated_rows() -> Iterator[tuple[dict[str, str], Resolved]]:
+    """Every public simulated step the request language has words for, and the request that describes it."""
+    simulated = scorer("simulated")
+    with SIMULATED.open(newline="") as file:
+        for row in csv.DictReader(file):
+            body = simulated.request(row)
+            if body is not None:
+                yield row, resolve(PlanRequest.model_validate(body))
+
+
 def predict(row: Row) -> Candidate:
     """The candidate the planner judges for a pinned row."""
     return make_plan(row.resolved.question).recommended

@@ -126,12 +126,14 @@ class GpuMemory:
     """Memory of the busiest GPU: three totals, what the run fails without, the moment they peak at and how sure that is.
 
     ``busiest_rank`` says which GPU that is.
+    ``expandable_bytes`` is the reserved total with expandable segments, as launch.sh sets them; ``peak_reserved_bytes`` without.
     """
 
     terms: tuple[TermResult, ...]
     moments: tuple[MomentResult, ...]
     peak_allocated_bytes: int
     peak_reserved_bytes: int
+    expandable_bytes: int
     device_bytes: int
     needed_bytes: int
     peak_moment: str

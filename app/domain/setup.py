@@ -32,6 +32,8 @@ class Rates:
         reserved_frac_fsdp2, reserved_frac_deepspeed, reserved_frac_whole: memory the allocator holds above the live tensors, as a
             share of them: under FSDP2, under DeepSpeed on several ranks, and where nothing is gathered.
         reserved_logit_bytes: bytes per logit that stay reserved beside them where the loss is not fused, outside FSDP2.
+        expandable_frac_gathered, expandable_frac_whole: the same shares with expandable segments, whose blocks grow instead of
+            leaving holes.
         needed_frac: memory above the live tensors that cannot be given back when it runs short, as a share of them.
         matmul_frac: share of the dense peak that large training matmuls reach, by GPU architecture.
         half_rows, half_width: tokens and matrix width at which half of that share is lost.
@@ -55,6 +57,8 @@ class Rates:
     reserved_frac_deepspeed: float
     reserved_frac_whole: float
     reserved_logit_bytes: float
+    expandable_frac_gathered: float
+    expandable_frac_whole: float
     needed_frac: float
     matmul_frac: dict[str, float]
     half_rows: float

@@ -48,9 +48,11 @@ SOURCES: dict[str, Source] = {
         Source("ds-swap", "DeepSpeed 0.19.8, runtime/swap_tensor", _DS + "runtime/swap_tensor"),
         Source("torch-fsdp2", "PyTorch 2.13, torch/distributed/fsdp/_fully_shard", _TORCH + "distributed/fsdp/_fully_shard"),
         Source("torch-fsdp2-measured", "Live storages counted under PyTorch 2.13 fully_shard with a fake process group (tests/verify)"),
+        Source("torch-pinned", "PyTorch 2.13, ATen/core/CachingHostAllocator.h", "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/core/CachingHostAllocator.h"),
         Source("torch-ddp", "PyTorch 2.13, torch/nn/parallel/distributed.py", _TORCH + "nn/parallel/distributed.py"),
         Source("torch-optim", "PyTorch 2.13, torch/optim", _TORCH + "optim"),
         Source("hf-activations", "Saved tensors of transformers 5.24 blocks, counted operation by operation on fake tensors"),
+        Source("hf-loading", "transformers 5.24, modeling_utils.py", "https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py"),
         Source("hf-loss", "transformers 5.24, loss/loss_utils.py", "https://github.com/huggingface/transformers/blob/main/src/transformers/loss/loss_utils.py"),
         Source("liger", "Hsu et al., Liger Kernel", _ARXIV + "2410.10989"),
         Source("nccl", "NVIDIA NCCL, src/graph/tuning.cc", "https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc"),
@@ -59,6 +61,7 @@ SOURCES: dict[str, Source] = {
         Source("mosaic", "MosaicML llm-foundry, scripts/train/benchmarking", "https://github.com/mosaicml/llm-foundry/tree/main/scripts/train/benchmarking"),
         Source("torchtitan", "PyTorch torchtitan, models/utils.py and benchmarks", "https://github.com/pytorch/torchtitan"),
         Source("public-rows", "Fitted on published measurements by `make fit` (docs/accuracy.md)"),
+        Source("allocator-replay", "Allocations of simulated steps, replayed through a model of torch's caching allocator (`make fit`)"),
         Source("product", "A rule of this product, explained in docs/adr"),
     )
 }  # fmt: skip

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.domain.errors import ConflictError
+from app.domain.memory.pinned import ROUND_LIMIT_MIB
 from app.domain.plan import Artifact
 from app.emit.ddp import ddp_script
 from app.emit.ds_script import deepspeed_script
@@ -10,9 +11,6 @@ from app.emit.fsdp2 import fsdp2_script
 from app.emit.job import EmitJob
 from app.emit.recipe import header
 from app.emit.render import render
-
-PINNED_ROUND_MB = 64
-"""Pinned blocks above this are not rounded up to a power of two, which could nearly double an offload buffer."""
 
 
 def train_script(job: EmitJob) -> Artifact | None:
@@ -35,7 +33,8 @@ def launch_script(job: EmitJob) -> Artifact:
         header=header(job),
         script=script.filename if script else None,
         host_work=offloaded != ("none", "none"),
-        pinned_mb=PINNED_ROUND_MB,
+        pins=offloaded != ("none", "none") or s.activation_offload,
+        pinned_mb=ROUND_LIMIT_MIB,
         nvme_path=job.nvme_path if "nvme" in offloaded else None,
     )
     return Artifact(filename="launch.sh", media_type="application/x-sh", text=text)

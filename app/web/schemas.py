@@ -48,12 +48,13 @@ class GpuMemoryOut(BaseModel):
     terms: list[TermOut]
     peak_allocated_bytes: int = Field(description="torch allocated")
     peak_reserved_bytes: int = Field(description="torch reserved")
+    peak_reserved_expandable_bytes: int = Field(description="torch reserved, with expandable segments as launch.sh sets them")
     device_bytes: int = Field(description="what nvidia-smi shows")
     peak_moment: str
     busiest_rank: str = Field(default="all ranks are alike", description="which GPU this is: ranks differ by pipeline stage")
     capacity_bytes: int
     fit_probability_frac: float
-    interval_90_bytes: tuple[int, int] = Field(description="90 % interval of peak_reserved_bytes")
+    interval_90_bytes: tuple[int, int] = Field(description="nine of ten measured peaks, allocated or reserved, lie between")
 
 
 class PoolMemoryOut(BaseModel):

@@ -151,10 +151,11 @@ def _totals(gpu: Document) -> list[dict[str, str]]:
     rows = (
         ("allocated", "peak_allocated_bytes", "live tensors, torch.cuda.max_memory_allocated"),
         ("reserved", "peak_reserved_bytes", "with the allocator's rounding and gaps, torch.cuda.max_memory_reserved"),
+        ("expandable", "peak_reserved_expandable_bytes", "reserved, with expandable segments as launch.sh sets them"),
         ("device", "device_bytes", "with the CUDA context and the libraries, what nvidia-smi shows"),
         ("usable", "capacity_bytes", "capacity less the share left free"),
     )
-    return [{"name": name, "value": format_gib(gpu[key]), "exact": f"{gpu[key]:,}", "note": note} for name, key, note in rows]
+    return [{"name": name, "value": format_gib(gpu[key]), "exact": f"{gpu[key]:,}", "note": note} for name, key, note in rows if key in gpu]
 
 
 def _card(term: Document) -> dict[str, Any]:

@@ -180,9 +180,11 @@ def test_one_node_and_several_start_differently() -> None:
 
 
 def test_host_work_sets_threads_and_pinned_rounding() -> None:
-    """Only where an optimizer runs on the CPU."""
+    """Threads only where an optimizer runs on the CPU; rounding is switched off wherever host memory is pinned."""
     assert "OMP_NUM_THREADS" in launch_text(offload_optimizer="cpu")
     assert "pinned_max_round_threshold_mb" in launch_text(offload_optimizer="cpu")
+    assert "OMP_NUM_THREADS" not in launch_text(activation_offload=True)
+    assert "pinned_max_round_threshold_mb:64" in launch_text(activation_offload=True)
     assert "OMP_NUM_THREADS" not in launch_text()
     assert "expandable_segments:True" in launch_text()
 

@@ -91,12 +91,12 @@ def exchange_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array) -
 def held_input_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array) -> Array:
     """Checkpointed inputs of units whose weights are frozen, and their gradients.
 
-    FSDP learns from the gradients of a frozen unit's inputs that backward is through with it; runs with adapters show that
-    those inputs and gradients live until backward is over: at its end the inputs count three times, not once.
+    Published runs of FSDP1 with adapters hold them until backward is over, when the inputs count three times instead of once.
+    fully_shard of PyTorch 2.13 lets them go (counted on two ranks), so a run of our own script stays below this figure.
 
     Equation: 2 · T · Σ blocks c(block). Bytes per GPU.
 
-    Source: slopes over the micro-batch of public LoRA runs under FSDP with checkpointing, 768 KB a token for 32 blocks of 4,096
+    Source: slopes over the micro-batch of public LoRA runs under FSDP1 with checkpointing, 768 KB a token for 32 blocks of 4,096
     where full training has 508 KB.
     """
     return 2 * tokens * bytes_per_token / tensor_ranks

@@ -79,10 +79,11 @@ def logit_copies(setup: TrainingSetup, columns: Columns) -> tuple[Array, Array]:
 
     Causal models: log-softmax, its gradient and the softmax gradient in fp32 (12); at the end of forward the 16-bit logits,
     their fp32 cast and the log-softmax (10). Masked models do not upcast: three copies in the compute dtype, or two fp32 and
-    the 16-bit logits under autocast. A soft cap keeps one more.
+    the 16-bit logits under autocast. A soft cap keeps one more. Trainers of adapters run under autocast, which takes a causal
+    model's loss in fp32 whatever its code does.
     """
     numerics, width = setup.model.numerics, columns.compute_bytes
     cap = width * numerics.softcapped_logits
-    if numerics.upcasts_logits:
+    if numerics.upcasts_logits or (setup.recipe.adapter and setup.model.kind == "decoder"):
         return 12.0 + cap, np.where(width == 4, 8.0, 10.0) + cap
     return np.where(columns.autocast > 0, 10.0, 3 * width) + cap, np.where(columns.autocast > 0, 6.0, 2 * width) + cap

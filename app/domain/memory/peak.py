@@ -27,6 +27,7 @@ class Memory:
         moment: index of the peak moment.
         allocated, reserved, device: the three totals per GPU at the peak.
         roomy: device bytes on a device without end, where nothing makes the allocator give cached blocks back.
+        expandable: reserved bytes with expandable segments.
         needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
         host_bytes, nvme_bytes: per node.
         share: of the first pipeline stage, which has the most blocks to compute; busiest: of the stage the GPU's memory is of.
@@ -42,6 +43,7 @@ class Memory:
     reserved: Array
     device: Array
     roomy: Array
+    expandable: Array
     needed: Array
     host_bytes: Array
     nvme_bytes: Array
@@ -68,6 +70,7 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     return Memory(
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
         reserved=allocated + extra, device=allocated + extra + outside, roomy=allocated + unbounded + outside,
+        expandable=np.minimum(allocated + extra, _expandable(setup, columns, live)),
         needed=allocated * (1 + rates.needed_frac) + outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
         busiest=busiest,
     )  # fmt: skip
@@ -100,6 +103,14 @@ def _add_cached(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     total = total + ledger.add(reserved_extra_bytes, "overhead", "always", ALWAYS, allocated=pools, frac=frac, kept_frac=kept)
     total = total + ledger.add(reserved_logits_bytes, "overhead", "always", ALWAYS, **logits, kept_frac=kept)
     return total, unbounded
+
+
+def _expandable(setup: TrainingSetup, columns: Columns, live: _Live) -> Array:
+    """Reserved bytes where segments grow in place: the pools stay apart, their holes mostly close."""
+    fsdp2, deepspeed = gathering(columns)
+    gathered, whole = 1 + setup.rates.expandable_frac_gathered, 1 + setup.rates.expandable_frac_whole
+    total: Array = np.where(fsdp2 | deepspeed, live.pools * gathered, live.allocated * whole)
+    return total
 
 
 def gathering(columns: Columns) -> tuple[Array, Array]:

@@ -14,6 +14,9 @@ from app.domain.search.space import build_space
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup, numbers_of
 from app.domain.speed.step import Speed, evaluate_speed
 
+HOST_SAFE_FRAC = 0.9
+"""Share of a node's memory up to which a plan is called safe: processes, page cache and data workers take the rest."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
@@ -55,11 +58,12 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     speed = evaluate_speed(setup, numbers, columns, memory.share)
     node, capacity = setup.pool.node, setup.capacity_bytes
     over = memory.needed - capacity
-    host_over = memory.host_bytes - (node.host_memory_bytes or np.inf)
+    host_over = memory.host_bytes - (host_capacity_bytes(setup) or np.inf)
     nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
     _, high = peak_ratios(setup, columns)
-    safe = fits & (np.maximum(memory.roomy, safe_bytes(memory.needed, high)) <= node.gpu.memory_bytes)
+    safe = fits & (memory.roomy <= capacity) & (safe_bytes(memory.needed, high) <= node.gpu.memory_bytes)
+    safe &= memory.host_bytes <= HOST_SAFE_FRAC * (node.host_memory_bytes or np.inf)
     # A host that is not known cannot be said to hold what is offloaded to it.
     if node.host_memory_bytes is None:
         safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)
@@ -69,6 +73,12 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
         host_over_bytes=host_over, nvme_over_bytes=nvme_over, tokens_per_s=speed.tokens_per_step / speed.step_s,
         complexity=_complexity(columns), rejected=rejected,
     )  # fmt: skip
+
+
+def host_capacity_bytes(setup: TrainingSetup) -> int | None:
+    """Memory of one node a plan may use, the headroom kept free as on the GPU; None where it is not known."""
+    there = setup.pool.node.host_memory_bytes
+    return None if there is None else int(there * (1 - setup.headroom_frac))
 
 
 def with_recipe(setup: TrainingSetup, **changes: object) -> TrainingSetup:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -20,23 +21,35 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
     """One sentence a person can act on."""
     settings, gpu = candidate.settings, candidate.gpu
     how = describe(settings)
-    where = gpu.peak_moment if settings.pipeline_parallel == 1 else f"{gpu.peak_moment} on {gpu.busiest_rank.partition(':')[0]}"
     used, there = format_gib(gpu.device_bytes), format_gib(gpu.capacity_bytes)
     if candidate.verdict == "does_not_fit":
-        host = float(evaluation.memory.host_bytes.min())
-        used = format_gib(gpu.capacity_bytes + shortfall_bytes) if shortfall_bytes else used
-        short = (
-            f"short by {format_gib(shortfall_bytes)} on each GPU"
-            if shortfall_bytes
-            else f"the node's memory or disk is too small ({format_gib(host)} needed)"
-        )
-        return f"Does not fit: the nearest plan is {how}, which needs {used} of {there} at its peak ({where}), {short}."
+        short = " and ".join(_short(candidate, shortfall_bytes)) or "disk on each node, of which none is known"
+        return f"Does not fit: the nearest plan is {how}, which needs {short}."
     speed = format_number(candidate.time.tokens_per_s_per_gpu)
     spread = round(100 * evaluation.setup.rates.time_interval_frac)
     word = _VERDICT_WORDS[candidate.verdict]
     if gpu.device_bytes > gpu.capacity_bytes:
         used = f"{format_gib(gpu.needed_bytes)}, with the allocator's cache {used},"
-    return f"{word}: {how}; {used} of {there} at its peak ({where}), {speed} tokens/s per GPU ± {spread} %."
+    return f"{word}: {how}; {used} of {there} at its peak ({_peak(candidate)}), {speed} tokens/s per GPU ± {spread} %."
+
+
+def _peak(candidate: Candidate) -> str:
+    """When memory peaks, and on which pipeline stage where there are several."""
+    moment, rank = candidate.gpu.peak_moment, candidate.gpu.busiest_rank
+    return moment if candidate.settings.pipeline_parallel == 1 else f"{moment} on {rank.partition(':')[0]}"
+
+
+def _short(candidate: Candidate, shortfall_bytes: int) -> Iterator[str]:
+    """What is needed of each resource there is too little of, in words."""
+    gpu = candidate.gpu
+    if shortfall_bytes:
+        needed, there = format_gib(gpu.capacity_bytes + shortfall_bytes), format_gib(gpu.capacity_bytes)
+        yield f"{needed} of {there} at its peak ({_peak(candidate)}), short by {format_gib(shortfall_bytes)} on each GPU"
+    for pool, words in ((candidate.host, "host memory"), (candidate.nvme, "disk")):
+        if pool.capacity_bytes is not None and pool.peak_bytes > pool.capacity_bytes:
+            most = max(pool.terms, key=lambda term: term.value)
+            needed, there = format_gib(pool.peak_bytes), format_gib(pool.capacity_bytes)
+            yield f"{needed} of {words} on each node, which has {there} for it (most of it {most.name})"
 
 
 def describe(settings: Settings) -> str:

@@ -74,7 +74,7 @@ def make_plan(question: Question) -> Plan:
         candidates=sum(len(e.columns) for e in evaluations),
         feasible=sum(int(e.fits.sum()) for e in evaluations),
         elapsed_ms=(time.perf_counter() - started) * 1000,
-        warnings=warnings_of(best, recommended, question.constraints, question.pools),
+        warnings=warnings_of(best, index, recommended, question.constraints, question.pools),
         ways_out=ways_out_of(best, question.constraints) if chosen is None else (),
         shortfall_bytes=shortfall,
     )

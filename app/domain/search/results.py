@@ -11,7 +11,7 @@ from app.domain.ledger import Ledger, Line, entry, formula_of
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
 from app.domain.memory.sureness import fit_probability, peak_ratios
 from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, MomentTerm, PoolMemory, StepTime, TermResult, Verdict
-from app.domain.search.evaluate import Evaluation
+from app.domain.search.evaluate import Evaluation, host_capacity_bytes
 from app.domain.search.settings import settings_at
 from app.domain.speed.step import model_flops_utilisation
 
@@ -25,7 +25,7 @@ def candidate_at(evaluation: Evaluation, index: int) -> Candidate:
     node = evaluation.setup.pool.node
     return Candidate(
         settings=settings, verdict=verdict_at(evaluation, index), gpu=_gpu(evaluation, index),
-        host=_pool(evaluation.memory.host, evaluation.memory.host_bytes, node.host_memory_bytes, index),
+        host=_pool(evaluation.memory.host, evaluation.memory.host_bytes, host_capacity_bytes(evaluation.setup), index),
         nvme=_pool(evaluation.memory.nvme, evaluation.memory.nvme_bytes, node.nvme_bytes, index),
         communication=_communication(evaluation, index), time=step, usd_per_hour=per_hour, usd_per_billion_tokens=per_billion,
     )  # fmt: skip
@@ -55,6 +55,7 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
         moments=moments,
         peak_allocated_bytes=sum(int(t.value) for t in alive),
         peak_reserved_bytes=round(memory.reserved[index]),
+        expandable_bytes=round(float(memory.expandable[index])),
         device_bytes=round(device),
         needed_bytes=round(float(memory.needed[index])),
         peak_moment=MOMENT_LABELS[moment],
