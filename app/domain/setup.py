@@ -208,6 +208,13 @@ class Columns:
         stages12: Array = (self.deepspeed > 0) & (self.gathers_after > 0)
         return stages12
 
+    @property
+    def copies_units(self) -> Array:
+        """FSDP2 computes on copies of its shards: gathered over ranks, fetched from the host, or on one rank cast for compute."""
+        cast = np.minimum(self.param_bytes, self.frozen_bytes) > self.compute_bytes
+        copies: Array = (self.fsdp2 > 0) & ((self.param_ranks > 1) | (self.offload_parameters > 0) | cast)
+        return copies
+
     def take(self, rows: Array) -> Columns:
         """The candidates at these indices (or where this mask is true)."""
         return Columns(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})

@@ -72,12 +72,14 @@ def _pool(given: PoolIn, index: int, assumed: list[str]) -> Pool:
     gpus = given.gpus_per_node or (instance.gpus_per_node if instance else 8)
     intra = _intra(given, loc, per_direction, peer, gpus)
     network = _network(given, instance, gpu, assumed)
+    host_memory, host_known = _host_memory(given, instance, gpu, gpus, assumed)
     node = Node(
         gpu=gpu,
         gpus_per_node=gpus,
         intra_node=intra,
         inter_node=Link(name="network", bytes_per_s=network * _NIC_FRAC, latency_s=250e-6, hop_s=30e-6),
-        host_memory_bytes=_host_memory(given, instance, gpu, gpus, assumed),
+        host_memory_bytes=host_memory,
+        host_memory_assumed=not host_known,
         nvme_bytes=round(given.nvme_gb * GB) if given.nvme_gb else (instance.nvme_bytes if instance else None),
         nvme_read_bytes_per_s=(given.nvme_read_gb_per_s or _NVME_READ / GB) * GB,
         nvme_write_bytes_per_s=(given.nvme_write_gb_per_s or _NVME_WRITE / GB) * GB,
@@ -130,18 +132,18 @@ def _intra(given: PoolIn, loc: tuple[str | int, ...], per_direction: float, peer
     return Link(name=name or ("pcie" if pcie else "nvlink"), bytes_per_s=rate * frac, latency_s=25e-6, hop_s=5.7e-6 if pcie else 3.4e-6)
 
 
-def _host_memory(given: PoolIn, instance: InstanceSpec | None, gpu: Gpu, gpus: int, assumed: list[str]) -> int | None:
-    """Bytes of RAM of one node: as given, the instance's, or what machines with this GPU have for each of them; None if none is known."""
+def _host_memory(given: PoolIn, instance: InstanceSpec | None, gpu: Gpu, gpus: int, assumed: list[str]) -> tuple[int | None, bool]:
+    """Bytes of RAM of one node, as given, the instance's, or what machines with this GPU have for each of them, and whether it is known."""
     if given.host_memory_gib:
-        return round(given.host_memory_gib * GIB)
+        return round(given.host_memory_gib * GIB), True
     if instance and gpus == instance.gpus_per_node:
-        return instance.host_memory_bytes
+        return instance.host_memory_bytes, True
     usual = [i.host_memory_bytes / i.gpus_per_node for i in load_instances() if i.gpu == gpu.key and i.host_memory_bytes]
     if not usual:
-        return None
+        return None, False
     bytes_ = round(median(usual) * gpus)
     assumed.append(f"Host memory was not given; {format_gib(bytes_)} a node is assumed, as machines with this GPU usually have.")
-    return bytes_
+    return bytes_, False
 
 
 def _network(given: PoolIn, instance: InstanceSpec | None, gpu: Gpu, assumed: list[str]) -> float:

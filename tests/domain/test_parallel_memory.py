@@ -112,3 +112,17 @@ def test_flat_step_buffers_do_not_reuse_activations() -> None:
     rest = max(memory.by_moment[:-1, 0])
     assert flat_peaks(memory.gpu)[0] == pytest.approx(rest + step)
     assert memory.reserved[0] >= rest + step
+
+
+def test_pipeline_ranks_build_their_own_part() -> None:
+    """A pipeline's rank loads its slice of its stage, a rank without one the whole model before it is split."""
+    loads = [
+        sum(
+            float(line.value[0])
+            for line in _evaluation("deepspeed", "zero1", tp=tp, pp=pp).memory.host.lines
+            if line.card.title == "model while loading"
+        )
+        for tp, pp in ((1, 1), (4, 1), (4, 4))
+    ]
+    assert loads[0] == loads[1]
+    assert loads[2] < loads[0] / 8

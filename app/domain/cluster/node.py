@@ -18,6 +18,7 @@ class Node:
         intra_node: link between devices of the node.
         inter_node: the node's link to others, all its NICs together.
         host_memory_bytes: RAM; None when unknown, then host verdicts are not given.
+        host_memory_assumed: the RAM was not given but is what such machines usually have; a plan beyond it is doubtful, not impossible.
         nvme_bytes: local disk space; None when unknown or absent.
         nvme_read_bytes_per_s, nvme_write_bytes_per_s: the node's disks together.
         host_memory_bytes_per_s: sustained RAM bandwidth, which paces CPU Adam.
@@ -34,3 +35,4 @@ class Node:
     nvme_write_bytes_per_s: float
     host_memory_bytes_per_s: float
     usd_per_hour: float | None = None
+    host_memory_assumed: bool = False

@@ -9,9 +9,10 @@ import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Ledger
+from app.domain.memory.block_backward import norm_work, operations
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS, REDUCTION
-from app.domain.memory.saved import Compute, Saved, saved_per_token
-from app.domain.memory.tensor import gathered_per_token, replicated_per_token, residual_ranks
+from app.domain.memory.saved import Compute, first_block_unsaved, saved_per_token
+from app.domain.memory.tensor import Whole, gathered_per_token, replicated_per_token, residual_ranks
 from app.domain.model.architecture import Block, Stack
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
@@ -19,12 +20,11 @@ from app.domain.share import Share
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockBytes:
-    """Columns of bytes per token: all blocks as kept, one whole block, and what its backward and its norm need on top."""
+    """Columns of bytes per token: all blocks as kept, one whole block, and one block's kept input under checkpointing."""
 
     kept_all: Array
     whole: Array
-    working: Array
-    norm_work: Array
+    boundary: Array
 
 
 @term(
@@ -63,6 +63,26 @@ def saved_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Arr
 def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array, weight_gradient: Array, replicated: Array) -> Array:
     """The block in backward: its own activations (recomputed under checkpointing) and the gradients inside it. Bytes per GPU."""
     return tokens * (bytes_per_token / tensor_ranks + replicated) + weight_gradient
+
+
+@term(title="attention masks", equation="tokens × seq_len × bytes_each × masks", source="hf-activations", exactness="derived",
+      changes_it="a flash kernel, which needs no mask")  # fmt: skip
+def mask_bytes(tokens: Array, seq_len: int, bytes_each: Array, masks: int) -> Array:
+    """Attention masks, one element for each pair of tokens, which checkpointing holds as an input of every block.
+
+    One for each kind of layer: full (eager only), and each width of sliding window. Bytes per GPU.
+    """
+    return tokens * seq_len * bytes_each * masks
+
+
+@term(title="final norm in backward", equation="tokens × bytes_per_token / tensor_ranks + head_gradient", source="hf-activations",
+      exactness="derived", changes_it="micro-batch, sequence length")  # fmt: skip
+def final_norm_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array, head_gradient: Array) -> Array:
+    """What follows a loss that never held its logits: the final norm's temporaries beside the head's gradient. Bytes per GPU.
+
+    Equation: 24h·T + b·V·h
+    """
+    return tokens * bytes_per_token / tensor_ranks + head_gradient
 
 
 @term(
@@ -116,42 +136,53 @@ def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     """Bytes per token by candidate: stacks are summed, autocast and plain compute counted apart and chosen by column."""
     width = float(columns.compute_bytes[0])
     variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
-    picked = [np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True)]
-    none, selective, full, whole, working = picked
+    none, selective, full, whole = (np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True))
     policy = columns.checkpointing
+    # A norm that casts its input to fp32 keeps the copy; others keep the input itself, which is what the checkpoint holds. Kernels
+    # that fuse the loss come with norms of the second kind (Liger), adapters mostly run on them, and a compiler makes them.
+    plain = not (setup.recipe.fused_loss or setup.recipe.adapter or setup.recipe.compile)
+    apart = (policy > 0) & (columns.autocast == 0) & (setup.model.main_block.norm == "rms") & (width < 4) & plain
     return BlockBytes(
         kept_all=np.choose(policy, [none, selective, full]),
-        whole=whole, working=working, norm_work=np.full(len(columns), _norm_work(setup)),
+        whole=whole, boundary=full * apart * (columns.act_offload == 0) / setup.model.num_layers,
     )  # fmt: skip
 
 
-def _replicated(setup: TrainingSetup, columns: Columns) -> BlockBytes:
-    """Of ``block_bytes``, what every tensor rank has whole; sequence parallelism leaves only what it gathers."""
-    c, width = columns, float(columns.compute_bytes[0])
-    kinds = (replicated_per_token, gathered_per_token)
-    plain, cast = (
-        [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast), kind) for kind in kinds] for autocast in (False, True)
-    )
-    gathers = residual_ranks(c) > 1
-    none, selective, full, block, working = (
-        np.where(gathers, gathered, np.where(c.autocast > 0, casts, plains)) * (c.tp > 1)
-        for plains, casts, gathered in zip(plain[0], cast[0], plain[1], strict=True)
-    )
-    return BlockBytes(
-        kept_all=np.choose(c.checkpointing, [none, selective, full]), whole=block, working=working,
-        norm_work=_norm_work(setup) * ((c.tp > 1) & ~gathers),
-    )  # fmt: skip
-
-
-def _all_blocks(setup: TrainingSetup, compute: Compute, count: Callable[[Block, Compute], Saved] = saved_per_token) -> tuple[float, ...]:
+def _all_blocks(setup: TrainingSetup, compute: Compute) -> tuple[float, ...]:
     none = selective = full = 0.0
     for stack in setup.model.stacks:
-        saved, share = count(stack.block, compute), _token_share(stack, setup.recipe.seq_len)
+        saved, share = saved_per_token(stack.block, compute), _token_share(stack, setup.recipe.seq_len)
         none += saved.none * stack.count * share
         selective += saved.selective * stack.count * share
         full += saved.full * stack.count * share
-    main = count(_widest(setup, compute), compute)
-    return (none, selective, full, main.none, main.working)
+    main = _widest(setup, compute)
+    return (none - first_block_unsaved(main, compute), selective, full, saved_per_token(main, compute).none)
+
+
+def _whole(setup: TrainingSetup, columns: Columns) -> list[Array]:
+    """Bytes per token that every tensor rank has whole: kept by all blocks, then at each of a block's ``operations``.
+
+    Sequence parallelism leaves only what it gathers.
+    """
+    c, width = columns, float(columns.compute_bytes[0])
+    gathers = residual_ranks(c) > 1
+    variants = []
+    for autocast in (False, True):
+        compute = compute_of(setup, width=width, autocast=autocast)
+        variants.append([_whole_blocks(setup, compute, count) for count in (replicated_per_token, gathered_per_token)])
+    none, selective, full, *at_work = (
+        np.where(gathers, gathered, np.where(c.autocast > 0, casts, plains)) * (c.tp > 1)
+        for plains, casts, gathered in zip(variants[0][0], variants[1][0], variants[0][1], strict=True)
+    )
+    return [np.choose(c.checkpointing, [none, selective, full]), *at_work]
+
+
+def _whole_blocks(setup: TrainingSetup, compute: Compute, count: Callable[[Block, Compute], Whole]) -> tuple[float, ...]:
+    kept = np.zeros(3)
+    for stack in setup.model.stacks:
+        whole = count(stack.block, compute)
+        kept += np.array([whole.none, whole.selective, whole.full]) * stack.count * _token_share(stack, setup.recipe.seq_len)
+    return (*map(float, kept), *count(_widest(setup, compute), compute).operations)
 
 
 def _widest(setup: TrainingSetup, compute: Compute) -> Block:
@@ -163,67 +194,43 @@ def _token_share(stack: Stack, seq_len: int) -> float:
     return 1.0 if stack.tokens is None else stack.tokens / seq_len
 
 
-def _norm_work(setup: TrainingSetup) -> float:
-    """Temporaries of a normalisation's backward, bytes per token: 26h unfused RMS, 12h layer norm."""
-    block = setup.model.main_block
-    return float((26 if block.norm == "rms" else 12) * block.hidden_size)
-
-
 def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the activation lines. Under offload the kept tensors are on the host but for two blocks in transit."""
-    c, per, rep = columns, block_bytes(setup, columns), _replicated(setup, columns)
+    c, per = columns, block_bytes(setup, columns)
+    whole, *whole_at_work = _whole(setup, c)
     layers = np.maximum(1, share.layers)
-    on_gpu = np.where(c.act_offload > 0, np.minimum(1.0, 2.0 / layers), 1.0) * share.blocks_frac
+    kept = per.kept_all * share.blocks_frac
+    on_gpu = np.where(c.act_offload > 0, np.minimum(1.0, 2.0 / layers), 1.0)
+    # A checkpointed block's input stays until its own backward is through.
+    own = per.boundary / np.maximum(1.0, kept) / share.in_flight
     # While one micro-batch goes backward through a stage, the others in flight there are still whole.
     one = 1 / share.in_flight
     waiting = 1 - one
-    below = waiting + one * np.maximum(0, layers - 1) / layers
-    second = waiting + one * np.maximum(0, layers - 2) / layers
-    next_to_first = waiting + one * np.minimum(1.0, 1 / layers) * (layers > 1)
     alive = {
         FORWARD: 1.0,
         LOSS: 1.0,
-        BACKWARD: below,
-        BACKWARD_SECOND: second,
-        BACKWARD_NEXT: next_to_first,
-        BACKWARD_FIRST: waiting,
+        BACKWARD: waiting + one * np.maximum(0, layers - 1) / layers + own,
+        BACKWARD_SECOND: waiting + one * np.maximum(0, layers - 2) / layers + own,
+        BACKWARD_NEXT: waiting + one * np.minimum(1.0, 1 / layers) * (layers > 1) + own,
+        BACKWARD_FIRST: waiting + own,
     }
-    ledger.add(saved_activation_bytes, "activations", "forward", alive,
-               tokens=share.tokens, bytes_per_token=(per.kept_all - rep.kept_all) * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp,
-               replicated=rep.kept_all * on_gpu)  # fmt: skip
+    replicated = whole * share.blocks_frac
+    ledger.add(saved_activation_bytes, "activations", "forward", alive, tokens=share.tokens, bytes_per_token=(kept - replicated) * on_gpu,
+               in_flight=share.in_flight, tensor_ranks=c.tp, replicated=replicated * on_gpu)  # fmt: skip
     if setup.recipe.adapter:
-        _add_held_inputs(ledger, columns, share, per.kept_all * share.blocks_frac)
+        _add_held_inputs(ledger, columns, share, kept)
     exchanged = c.compute_bytes * _exchanged_per_token(setup) * (c.sp > 1)
     ledger.add(exchange_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, bytes_per_token=exchanged, tensor_ranks=c.tp)
-    _add_working(ledger, setup, columns, share, (per, rep))
-    h = setup.model.hidden_size
-    # Embedding output and final norm; a masked model's head is a dense layer, an activation and a norm of its own.
-    plain, cast, wide = (11.0, 15.0, 20.0) if setup.model.kind == "encoder" else (8.0, 10.0, 12.0)
-    extra = np.where(c.autocast > 0, cast * h, (wide if c.compute_bytes[0] == 4 else plain) * h)
-    ledger.add(
-        outside_activation_bytes,
-        "activations",
-        "forward",
-        {FORWARD: 1.0, LOSS: 1.0},
-        tokens=share.tokens,
-        bytes_per_token=extra,
-        tensor_ranks=residual_ranks(c),
-    )
-
-
-def _add_working(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, counted: tuple[BlockBytes, BlockBytes]) -> None:
-    """Add the block in backward; ``counted`` is all of its bytes per token, and those every tensor rank has whole."""
-    (per, rep), c = counted, columns
-    block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
-    inside, inside_whole = per.whole + per.working, rep.whole + rep.working
-    # Either the widest operation of the block is running, or its norm is, when the rest of the block is freed but its gradients are whole.
-    by_operation = share.tokens * ((inside - inside_whole) / c.tp + inside_whole) + block_grads * _down_share(setup)
-    by_norm = share.tokens * ((per.norm_work - rep.norm_work) / c.tp + rep.norm_work) + block_grads
-    norm_wins = by_norm > by_operation
-    ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, tensor_ranks=c.tp,
-               bytes_per_token=np.where(norm_wins, per.norm_work - rep.norm_work, inside - inside_whole),
-               replicated=np.where(norm_wins, rep.norm_work, inside_whole),
-               weight_gradient=np.where(norm_wins, block_grads, block_grads * _down_share(setup)))  # fmt: skip
+    work, replicated, gradient = _largest_operation(setup, c, share, np.array(whole_at_work))
+    ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, bytes_per_token=work - replicated,
+               tensor_ranks=c.tp, weight_gradient=gradient, replicated=replicated)  # fmt: skip
+    _add_outside(ledger, setup, c, share)
+    masks = _masks(setup)
+    if masks:
+        # Eager attention adds its mask to the scores; sdpa takes one of booleans.
+        each = np.where(setup.recipe.attention == "eager", np.where(c.autocast > 0, 4.0, c.compute_bytes), 1.0)
+        ledger.add(mask_bytes, "activations", "forward", IN_BLOCKS | {FORWARD: 1.0, LOSS: 1.0}, tokens=share.tokens * (c.checkpointing > 0),
+                   seq_len=setup.recipe.seq_len, bytes_each=each, masks=masks)  # fmt: skip
 
 
 def _exchanged_per_token(setup: TrainingSetup) -> float:
@@ -249,8 +256,66 @@ def _add_held_inputs(ledger: Ledger, columns: Columns, share: Share, kept: Array
     ledger.add(held_input_bytes, "activations", "backward", passed, tokens=share.tokens, bytes_per_token=kept * held, tensor_ranks=c.tp)
 
 
-def _down_share(setup: TrainingSetup) -> float:
-    """Share of a block's weights that is its down projection, whose gradient is the first of the block to exist."""
-    block = setup.model.main_block
-    total = sum(w.numel for w in block.weights)
-    return block.mlp.ffn_hidden_size * block.hidden_size / total if block.mlp and total else 0.0
+def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, whole: Array) -> tuple[Array, Array, Array]:
+    """Bytes per token, those of them every tensor rank has whole, and bytes of weight gradients at the operation of a block's
+    backward that holds most, by candidate."""
+    c, width = columns, float(columns.compute_bytes[0])
+    block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
+    variants = []
+    for autocast in (False, True):
+        compute = compute_of(setup, width=width, autocast=autocast)
+        variants.append(operations(_widest(setup, compute), compute))
+    work = np.array([np.where(c.autocast > 0, cast.bytes_per_token, plain.bytes_per_token) for plain, cast in zip(*variants, strict=True)])
+    # ZeRO moves each gradient into its bucket as it is made: one matrix is beside it. Others keep the block's to its end.
+    one = variants[0][0].weights_frac
+    grads = np.array([np.where(c.zero12 | c.zero3, min(op.weights_frac, one), op.weights_frac) * block_grads for op in variants[0]])
+    whole = np.minimum(whole, work)
+    best = (share.tokens * ((work - whole) / c.tp + whole) + grads).argmax(axis=0)[np.newaxis]
+    at_best = [np.take_along_axis(rows, best, 0)[0] for rows in (work, whole, grads)]
+    return at_best[0], at_best[1], at_best[2]
+
+
+def _add_outside(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Embedding output, final norm and head input; where no logits are held, the final norm's backward follows the loss."""
+    c, model = columns, setup.model
+    plain, cast, wide = outside_per_token(setup)
+    extra = np.where(c.autocast > 0, cast, wide if c.compute_bytes[0] == 4 else plain)
+    fused = setup.recipe.fused_loss and model.vocab_size > 0
+    ledger.add(outside_activation_bytes, "activations", "forward", {FORWARD: 1.0} if fused else {FORWARD: 1.0, LOSS: 1.0},
+               tokens=share.tokens, bytes_per_token=extra, tensor_ranks=residual_ranks(c))  # fmt: skip
+    if fused:
+        trained = 0.0 if setup.recipe.adapter else 1.0
+        ledger.add(final_norm_bytes, "activations", "backward", {LOSS: 1.0}, tokens=share.tokens,
+                   bytes_per_token=np.full(len(c), norm_work(model.main_block) - 2.0 * model.hidden_size),
+                   tensor_ranks=residual_ranks(c),
+                   head_gradient=share.head * c.compute_bytes * trained)  # fmt: skip
+
+
+def outside_per_token(setup: TrainingSetup) -> tuple[float, float, float]:
+    """Bytes per token kept outside the blocks in 16 bits, under autocast and in fp32.
+
+    A final norm and the head's input, 8h for RMS; a frozen one keeps its input only. Dropout after the embedding keeps a mask.
+    A masked model's head is a dense layer, an activation and a norm of its own.
+    """
+    model, block, adapter = setup.model, setup.model.main_block, setup.recipe.adapter
+    # Preparing a quantised base makes its norms fp32, whose outputs are as wide again as what freezing saves.
+    frozen = adapter is not None and adapter.kind == "lora"
+    h = model.hidden_size
+    if model.kind == "encoder":
+        return 11.0 * h, 15.0 * h, 20.0 * h
+    if block.norm == "layer":
+        mask = 1.0 if block.dropout and not adapter else 0.0
+        plain, cast, wide = (2.0, 4.0, 4.0) if frozen else (4.0, 6.0, 8.0)
+        return (plain + mask) * h, (cast + mask) * h, (wide + mask) * h
+    if frozen:
+        return 4.0 * h, 4.0 * h, 4.0 * h
+    return (10.0 if model.numerics.wide_norms else 8.0) * h, 10.0 * h, 12.0 * h
+
+
+def _masks(setup: TrainingSetup) -> int:
+    """Masks the model makes: eager attention one for each width its causal layers see, sdpa only where a window is shorter than s."""
+    attention = [s.block.attention for s in setup.model.stacks if s.part == "main" and s.block.attention is not None]
+    widths = {a.window for a in attention if a.causal and a.kind == "grouped"}
+    if setup.recipe.attention == "sdpa":
+        return sum(w is not None and w <= setup.recipe.seq_len for w in widths)
+    return len(widths) if setup.recipe.attention == "eager" else 0

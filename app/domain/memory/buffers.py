@@ -117,51 +117,80 @@ def flatten_bytes(elements: Array, bytes_each: Array) -> Array:
     return elements * bytes_each
 
 
+@term(title="gradients of the embedding", equation="params × bytes_each × copies", source="hf-activations", exactness="derived",
+      changes_it="an untied head; sharding")  # fmt: skip
+def embedding_gradient_bytes(params: Array, bytes_each: Array, copies: Array) -> Array:
+    """A tied table has two gradients, from the head and from the lookup, and autograd adds them into a third. Bytes per GPU.
+
+    Equation: copies · V·h · bytes, beside the one that is kept.
+    """
+    return params * bytes_each * copies
+
+
+@term(title="gradient of the embedding's output", equation="tokens × hidden × bytes_each", source="hf-activations", exactness="derived")
+def input_gradient_bytes(tokens: Array, hidden: int, bytes_each: Array) -> Array:
+    """What arrives at the embedding when all other gradients exist. Bytes per GPU."""
+    return tokens * hidden * bytes_each
+
+
 def add_buffers(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Add the transient lines of every framework; each is zero for the others."""
-    _add_fsdp2(ledger, numbers, columns, share)
+    tied = 1.0 if setup.model.tied_embeddings and setup.model.vocab_size and not numbers.adapter else 0.0
+    _add_fsdp2(ledger, numbers, columns, share, tied=tied)
+    _add_embedding(ledger, setup, columns, share, tied=tied)
     _add_stage3(ledger, columns, share)
     _add_buckets(ledger, columns, share)
     _add_casts(ledger, columns, share)
     _add_step(ledger, setup, columns, share)
 
 
-def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share) -> None:
+def _add_embedding(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, *, tied: float) -> None:
+    """The last operation of backward where parameters are whole: nothing but gradients is left, and the embedding's is made."""
     c = columns
-    sharded = (c.fsdp2 > 0) & ((c.param_ranks > 1) | (c.offload_parameters > 0))
+    whole = (c.param_ranks == 1) & (c.pp == 1) & ~c.copies_units
+    width = np.where(c.ddp > 0, c.param_bytes, c.compute_bytes)
+    added = 2.0 + (c.grad_accum > 1)
+    ledger.add(embedding_gradient_bytes, "gradients", "backward", {REDUCTION: 1.0},
+               params=np.minimum(share.head, share.trainable) * whole * tied, bytes_each=width, copies=added)  # fmt: skip
+    trained = 0.0 if setup.recipe.adapter or setup.recipe.trainable_params or tied else 1.0
+    residual = np.where(c.autocast > 0, 4.0, c.compute_bytes)
+    ledger.add(input_gradient_bytes, "gradients", "backward", {REDUCTION: 1.0},
+               tokens=share.tokens * whole * trained, hidden=setup.model.hidden_size, bytes_each=residual)  # fmt: skip
+
+
+def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share, *, tied: float) -> None:
+    c, sharded = columns, columns.copies_units
+    alone = (c.param_ranks == 1) & (c.offload_parameters == 0)
     width = np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes)
     resharding = sharded & (c.keeps_gathered == 0)
-    turned = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 1.0}
+    trained = 0.0 if numbers.adapter else 1.0
+    head = np.minimum(share.head, share.outside) * sharded * trained
+    # The root's gradients are reduced last; before, a tied table's two are added into a third while the root is still whole.
+    summing = (tied > 0) & (3 * head * c.compute_bytes + share.block * c.reduce_bytes > share.outside * c.reduce_bytes)
+    turned = dict.fromkeys((FORWARD, LOSS, *IN_BLOCKS), 1.0) | {REDUCTION: summing | alone}
     ledger.add(root_gather_bytes, "parameters", "forward", turned, params=share.outside * sharded, bytes_each=c.compute_bytes)
+    ahead = np.where(alone, 0.0, 0.5)
     ledger.add(
         unit_gather_bytes,
         "parameters",
         "forward",
-        {FORWARD: 0.5, LOSS: 0.5, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 0.5},
+        {FORWARD: ahead, LOSS: ahead, BACKWARD: 1.0, BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 0.5 + 0.5 * alone},
         block_params=share.block * resharding,
         bytes_each=width,
-        copies=np.full(len(c), 2.0),
+        copies=np.where(alone, 1.0, 2.0),
     )
     last = 1 / np.maximum(1, share.layers)
-    kept = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
+    # The last gather's flat output is freed when forward returns, beside the blocks that stay whole.
+    kept = {FORWARD: 1.0 + last, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
     ledger.add(unit_gather_bytes, "parameters", "forward", kept,
                block_params=share.block * (sharded & (c.keeps_gathered > 0)), bytes_each=width, copies=share.layers)  # fmt: skip
-    trained = 0.0 if numbers.adapter else 1.0
-    head = np.minimum(share.head, share.outside) * sharded * trained
     ledger.add(unsharded_gradient_bytes, "gradients", "backward", IN_BLOCKS, params=head, bytes_each=c.compute_bytes)
-    ledger.add(
-        unsharded_gradient_bytes,
-        "gradients",
-        "backward",
-        {REDUCTION: 1.0},
-        params=share.outside * sharded * trained,
-        bytes_each=c.compute_bytes,
-    )
+    ledger.add(unsharded_gradient_bytes, "gradients", "backward", {REDUCTION: 1.0},
+               params=np.where(summing, 2 * head, 0.0) + share.outside * sharded * trained, bytes_each=c.compute_bytes)  # fmt: skip
     ledger.add(reduce_input_bytes, "buffers", "backward", {BACKWARD_SECOND: 1.0, BACKWARD_NEXT: 1.0, BACKWARD_FIRST: 1.0},
                params=share.block * sharded * trained, bytes_each=c.reduce_bytes)  # fmt: skip
-    ledger.add(
-        reduce_input_bytes, "buffers", "backward", {REDUCTION: 1.0}, params=share.outside * sharded * trained, bytes_each=c.reduce_bytes
-    )
+    ledger.add(reduce_input_bytes, "buffers", "backward", {REDUCTION: 1.0},
+               params=np.where(summing, share.block, share.outside) * sharded * trained, bytes_each=c.reduce_bytes)  # fmt: skip
 
 
 def _add_stage3(ledger: Ledger, columns: Columns, share: Share) -> None:
@@ -206,9 +235,12 @@ def _add_casts(ledger: Ledger, columns: Columns, share: Share) -> None:
     c = columns
     last = 1 / np.maximum(1, share.layers)
     alive = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
-    # Under checkpointing the cast of a block is dropped with the block's own forward; only the head's survives.
-    params = np.where(c.checkpointing > 0, share.head, share.inside + share.head)
-    ledger.add(cast_cache_bytes, "buffers", "forward", alive, params=params * (c.autocast > 0), bytes_each=c.compute_bytes)
+    casts = c.autocast > 0
+    # Under checkpointing the cast of a block is dropped with the block's own forward; only the head's survives, until the loss.
+    ledger.add(
+        cast_cache_bytes, "buffers", "forward", alive, params=share.inside * casts * (c.checkpointing == 0), bytes_each=c.compute_bytes
+    )
+    ledger.add(cast_cache_bytes, "buffers", "forward", {FORWARD: 1.0, LOSS: 1.0}, params=share.head * casts, bytes_each=c.compute_bytes)
 
 
 def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:

@@ -38,17 +38,40 @@ def logits_bytes(tokens: Array, vocab: int, bytes_per_logit: Array, tensor_ranks
 
 @term(
     title="fused loss",
-    equation="4 × vocab × hidden / tensor_ranks × head_trained + 12 × tokens × hidden / tensor_ranks",
+    equation="bytes_each × (2 × head_params + (tokens × hidden + chunk_logits) / tensor_ranks)",
     source="liger",
     exactness="derived",
     changes_it="vocabulary; whether the head is trained",
 )
-def fused_loss_bytes(tokens: Array, vocab: int, hidden: int, tensor_ranks: Array, head_trained: float) -> Array:
-    """A loss computed in chunks of about tokens · hidden / vocab rows: the head's gradient and one chunk, never the full logits.
+def fused_loss_bytes(tokens: Array, hidden: int, chunk_logits: Array, head_params: Array, bytes_each: Array, tensor_ranks: Array) -> Array:
+    """A loss computed in chunks, which makes its gradients in forward: the head's and its temporary, the input's, one chunk.
 
-    Equation: 4·V·h (head gradient and its temporary) + 2·T·h + about 10·T·h for one chunk. Bytes per GPU.
+    Equation: 2b·V·h + b·T·h + b·C·V, never the full logits. Bytes per GPU.
+
+    Args:
+        tokens: tokens of one micro-batch on this rank.
+        hidden: hidden size.
+        chunk_logits: logits of one chunk of rows, elements.
+        head_params: trained parameters of the head on this rank.
+        bytes_each: bytes of one element in the compute dtype.
+        tensor_ranks: ranks that split the vocabulary.
+
+    Source: Liger kernel's fused_linear_cross_entropy, counted on fake tensors.
     """
-    return 4 * vocab * hidden / tensor_ranks * head_trained + 12 * tokens * hidden / tensor_ranks
+    return bytes_each * (2 * head_params + (tokens * hidden + chunk_logits) / tensor_ranks)
+
+
+def chunk_rows(tokens: Array, vocab: int, hidden: int) -> Array:
+    """Rows of logits a fused loss makes at once: as many as keep a chunk near the size of its input, rounded up to a power of two.
+
+    Equation: 2^⌈log₂(T / ⌈V/h⌉)⌉
+
+    Example: 8,192 tokens of Llama-3-8B are worked off in chunks of 256.
+        >>> float(chunk_rows(8192, 128256, 4096))
+        256.0
+    """
+    rows: Array = 2.0 ** np.ceil(np.log2(np.maximum(1, np.ceil(tokens / -(-vocab // hidden)))))
+    return np.minimum(tokens, rows)
 
 
 def add_logits(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
@@ -58,16 +81,10 @@ def add_logits(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sh
         return
     if setup.recipe.fused_loss:
         ledger.add(
-            fused_loss_bytes,
-            "logits",
-            "backward",
-            {LOSS: 1.0},
-            tokens=share.tokens,
-            vocab=model.vocab_size,
-            hidden=model.hidden_size,
-            tensor_ranks=columns.tp,
-            head_trained=0.0 if setup.recipe.adapter else 1.0,
-        )
+            fused_loss_bytes, "logits", "forward", {FORWARD: 1.0}, tokens=share.tokens, hidden=model.hidden_size,
+            chunk_logits=chunk_rows(share.tokens, model.vocab_size, model.hidden_size) * model.vocab_size,
+            head_params=share.head * (0.0 if setup.recipe.adapter else 1.0), bytes_each=columns.compute_bytes, tensor_ranks=columns.tp,
+        )  # fmt: skip
         return
     loss, forward = logit_copies(setup, columns)
     ledger.add(logits_bytes, "logits", "backward", {LOSS: 1.0, FORWARD: forward / loss}, tokens=share.tokens,

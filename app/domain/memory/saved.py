@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.domain.model.architecture import Attention, Block, Mlp, Moe, Numerics, Weight
+from app.domain.model.architecture import Attention, Block, Mlp, Moe, Numerics, Role, Weight
 from app.domain.recipe.adapter import Adapter
 
 _PLAIN = Numerics()
@@ -51,12 +51,11 @@ class Compute:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """Bytes per token of one block: everything kept, what each checkpointing policy keeps, and the backward working set."""
+    """Bytes per token of one block: everything kept, and what each checkpointing policy keeps."""
 
     none: float
     selective: float
     full: float
-    working: float
 
 
 def saved_per_token(block: Block, compute: Compute) -> Saved:
@@ -73,34 +72,72 @@ def saved_per_token(block: Block, compute: Compute) -> Saved:
         >>> saved_per_token(llama, Compute(bytes=2, autocast=False, kernel="flash", seq_len=4096, adapter=None, tiled_mlp=False)).none
         186496.0
     """
-    attention = attention_saved(block.attention, compute, dropout=block.dropout) if block.attention else 0.0
-    cross = attention_saved(block.cross_attention, compute, dropout=block.dropout) if block.cross_attention else 0.0
-    mixer = ssm_saved(block, compute)
     mlp = 0.0 if compute.tiled_mlp else mlp_saved(block, compute)
-    everything = norms_saved(block, compute) + attention + cross + mixer + mlp + adapter_saved(block, compute)
+    everything = norms_saved(block, compute) + mixed_saved(block, compute) + mlp + adapter_saved(block, compute)
     boundary = (4 if compute.wide_residual else 2) * block.hidden_size
-    return Saved(
-        none=everything, selective=min(everything, _selective(block, compute)), full=float(boundary),
-        working=_working(block, compute),
-    )  # fmt: skip
+    return Saved(none=everything, selective=min(everything, _selective(block, compute)), full=float(boundary))
+
+
+def mixed_saved(block: Block, compute: Compute) -> float:
+    """What mixes tokens: attention with the norms of its queries and keys, cross-attention, a state-space mixer."""
+    parts = [a for a in (block.attention, block.cross_attention) if a]
+    attention = sum(attention_saved(a, compute, dropout=block.dropout) for a in parts)
+    return attention + qk_norms_saved(block, compute) + ssm_saved(block, compute)
 
 
 def norms_saved(block: Block, compute: Compute) -> float:
     """Normalisations and residuals.
 
     RMS keeps its fp32 input, the normalised tensor (for the scale's gradient) and its output (the next layer's input); a frozen
-    one only the input. Layer norm keeps input and output. Autocast adds a cast of the input for every dense layer that reads it.
+    one only the input. Layer norm keeps input and output; parallel branches share the input. Autocast adds a cast of the
+    input for every dense layer that reads it.
     """
     h, norms = block.hidden_size, block.num_norms
     if block.norm == "rms":
         each = 12 if compute.wide else 4 if compute.adapter or compute.compiled else 8
         # Two norms feed dense layers; Gemma's fp32 product makes the tensor kept for the scale twice as wide there.
-        extra = 10 if compute.autocast else 4 if compute.numerics.wide_norms and not compute.wide else 0
+        extra = 2 * _readers(block) if compute.autocast else 4 if compute.numerics.wide_norms and not compute.wide else 0
         return float(h * (each * norms + extra))
+    if block.parallel_residual and not compute.compiled:
+        output = 4 if compute.wide else 2
+        return float(h * ((4 if compute.wide_residual else 2) + output * norms + (2 if block.dropout else 0)))
     each = 8 if compute.wide else 2 if compute.compiled else 4
     casts = (2 if block.parallel_residual else 8) if compute.autocast else 0
     masks = 2 if block.dropout else 0
     return float(h * (each * norms + casts + masks))
+
+
+def attention_norms_saved(block: Block, compute: Compute) -> float:
+    """The part of ``norms_saved`` that attention's backward still needs when the feed-forward's is through."""
+    every, h = norms_saved(block, compute), block.hidden_size
+    if block.norm == "rms" and compute.autocast:
+        return (every - 2 * h * _readers(block)) / 2 + 2 * h * _readers(block, "attention input")
+    if block.parallel_residual and block.norm == "layer":
+        return every - (4 if compute.wide else 2) * h * (block.num_norms - 1)
+    return every / 2
+
+
+def _readers(block: Block, what: str = "input") -> int:
+    """Dense layers that read a norm's output: five in a Llama block, two where q/k/v and gate/up are one matrix each."""
+    if block.moe:
+        return 3 if what == "attention input" else 5
+    return sum(_reads(w).endswith(what) for w in block.weights if w.role is Role.LINEAR and len(w.shape) == 2)
+
+
+def qk_norms_saved(block: Block, compute: Compute) -> float:
+    """Norms over queries and keys: the fp32 copy of the projection, and the normalised tensor for the scale's gradient.
+
+    Equation: 6(q + kv) in 16 bits; the output is not kept, as rotation needs no input of its own. Frozen: 4(q + kv).
+    """
+    names = {w.name.rsplit(".", 1)[-1] for w in block.weights if w.role is Role.NORM}
+    attention = block.attention
+    if attention is None or not names & {"q_norm", "k_norm"}:
+        return 0.0
+    heads = attention.num_heads * ("q_norm" in names) + attention.num_kv_heads * ("k_norm" in names)
+    if block.norm == "layer":
+        return compute.bytes * heads * attention.head_dim
+    frozen, wide = compute.adapter is not None or compute.compiled, compute.wide or compute.numerics.wide_norms
+    return float((4 if frozen else 8 if wide else 6) * heads * attention.head_dim)
 
 
 def attention_saved(attention: Attention, compute: Compute, *, dropout: bool = False) -> float:
@@ -116,13 +153,22 @@ def attention_saved(attention: Attention, compute: Compute, *, dropout: bool = F
         # Keys and values are expanded for every head and the low-rank inputs are kept as well.
         return b * (2 * q + 2 * attention.num_heads * attention.v_head_dim + 3 * attention.latent_dim) + b * out + 4 * a
     grouped = attention.num_kv_heads != attention.num_heads
-    stores_scores = compute.kernel == "eager" or (compute.kernel == "sdpa" and compute.wide and grouped)
-    if stores_scores:
-        return 4 * b * q + score_bytes(compute, dropout=dropout) * a * compute.seq_len
+    # Values cut from one q/k/v projection keep all of it alive, unless they are expanded into a copy.
+    whole = b * (q + kv) if attention.fused_rotary else 0.0
+    if stores_scores(attention, compute):
+        return 4 * b * q + whole * (not grouped) + score_bytes(compute, dropout=dropout) * a * compute.seq_len
     masked = compute.kernel == "sdpa" and attention.window is not None and compute.seq_len >= attention.window
     if masked and not compute.wide:
-        return 4 * b * q + 4 * a + 2 * compute.seq_len
-    return b * (q + kv + v + out) + 4 * a
+        return 4 * b * q + whole * (not grouped) + 4 * a + 2 * compute.seq_len
+    # Queries rotated by concatenation lie by head, and so does the flash kernel's output: the next projection reads a copy.
+    copied = b * out if attention.fused_rotary and not compute.wide else 0.0
+    return b * (q + kv + v + out) + whole + copied + 4 * a
+
+
+def stores_scores(attention: Attention, compute: Compute) -> bool:
+    """Eager attention stores its scores, and so does sdpa where no fused kernel takes it: fp32 with grouped keys."""
+    grouped = attention.num_kv_heads != attention.num_heads
+    return attention.kind == "grouped" and (compute.kernel == "eager" or (compute.kernel == "sdpa" and compute.wide and grouped))
 
 
 def score_bytes(compute: Compute, *, dropout: bool) -> float:
@@ -192,6 +238,19 @@ def adapter_saved(block: Block, compute: Compute) -> float:
     return low_rank + width * sum(size for tensor, size in read.items() if tensor != "attention output")
 
 
+def first_block_unsaved(block: Block, compute: Compute) -> float:
+    """What the first block of an adapted model does not keep: the embedding below is frozen, so its input needs no gradient.
+
+    Equation: the input of the first norm, and with dropout a mask for every adapter that reads that norm's output.
+    """
+    adapter, h = compute.adapter, block.hidden_size
+    if adapter is None or block.norm == "none":
+        return 0.0
+    readers = [w for w in block.weights if adapter.covers(w) and _reads(w) == "attention input"]
+    norm = 4 if block.norm == "rms" else compute.bytes
+    return float(h * (norm + (sum(w.copies for w in readers) if adapter.dropout > 0 else 0)))
+
+
 def _reads(weight: Weight) -> str:
     """The tensor a covered layer reads."""
     name = weight.name.rsplit(".", 1)[-1]
@@ -215,24 +274,3 @@ def _selective(block: Block, compute: Compute) -> float:
     if block.mlp:
         total += b * block.mlp.ffn_hidden_size
     return total
-
-
-def _working(block: Block, compute: Compute) -> float:
-    """Gradients of one block's intermediates that are alive together at its largest operation, beside what was saved.
-
-    Equation: max(4f + 2h, 8q + 4kv, 6as − 8f − 8h) for 2-byte compute: feed-forward, fused and eager attention. A tiled
-    feed-forward has only a tile of its gradients at a time, which leaves the attention's: of its output, queries (also in fp32
-    while they are summed), keys and values.
-    """
-    h, b = block.hidden_size, compute.bytes
-    f = block.mlp.ffn_hidden_size if block.mlp and not compute.tiled_mlp else 0
-    if block.moe:
-        f = block.moe.experts_per_token * block.moe.expert_ffn_hidden_size + block.moe.shared_ffn_hidden_size
-    choices = [b * (2 * f + h)]
-    if block.attention and compute.kernel == "flash":
-        q = block.attention.num_heads * block.attention.head_dim
-        kv = block.attention.num_kv_heads * (block.attention.head_dim + block.attention.v_head_dim)
-        choices.append(b * (2 * q + kv) + 4 * q)
-    if compute.kernel == "eager" and block.attention:
-        choices.append((3 * b) * block.attention.num_heads * compute.seq_len - 4 * b * (f + h))
-    return max(choices)

@@ -179,7 +179,7 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     flat = c.zero3 | c.zero12 & (c.reduces_each == 0) & (c.grad_bytes > c.compute_bytes)
     buckets = (c.ddp > 0) & (c.dp > 1)
     early = np.where((c.grad_accum > 1) | flat | buckets, 1.0, 0.0)
-    sharded = (c.fsdp2 > 0) & (c.param_ranks > 1)
+    sharded = c.copies_units
     # The head's gradient comes first; FSDP2 keeps it whole until its root group is reduced, last of all.
     head = np.where(sharded, 0.0, min(1.0, numbers.head / max(1, numbers.total)) * (not numbers.adapter))
     per_block = np.minimum(1.0, share.block / np.maximum(1.0, share.inside + share.outside))

@@ -6,11 +6,24 @@ masks are split only where the engine adds sequence parallelism; DeepSpeed's Aut
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-from app.domain.memory.saved import Compute, Saved, norms_saved
+from app.domain.memory.block_backward import norm_work
+from app.domain.memory.saved import Compute, attention_norms_saved, norms_saved
 from app.domain.model.architecture import Block
 from app.domain.setup import Array, Columns
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Whole:
+    """Bytes per token of one block that every tensor rank has: of ``Saved`` by policy, and of each of its ``operations``."""
+
+    none: float
+    selective: float
+    full: float
+    operations: tuple[float, float, float, float, float]
 
 
 def residual_ranks(columns: Columns) -> Array:
@@ -36,7 +49,7 @@ def vocabulary_ranks(columns: Columns) -> Array:
     return ranks
 
 
-def replicated_per_token(block: Block, compute: Compute) -> Saved:
+def replicated_per_token(block: Block, compute: Compute) -> Whole:
     """Of ``saved_per_token``, what each tensor rank keeps whole without sequence parallelism, in bytes per token of one block.
 
     Equation: 10h of a GPT block's 34h (norm inputs and outputs and the masks of two dropouts); a checkpointed input is whole as well,
@@ -56,16 +69,18 @@ def replicated_per_token(block: Block, compute: Compute) -> Saved:
     stream = float((4 if compute.wide_residual else 2) * h)
     norms = norms_saved(block, compute)
     routed = block.moe.experts_per_token * 2 * compute.bytes * h + 12.0 * block.moe.num_experts if block.moe else 0.0
-    return Saved(none=norms + routed, selective=min(norms, 2 * stream), full=stream, working=compute.bytes * h)
+    first, norm = attention_norms_saved(block, compute), norm_work(block)
+    at_work = (norms + routed + compute.bytes * h, first + norm, first + stream, norms if compute.tiled_mlp else first, norm)
+    return Whole(none=norms + routed, selective=min(norms, 2 * stream), full=stream, operations=at_work)
 
 
-def gathered_per_token(block: Block, compute: Compute) -> Saved:
+def gathered_per_token(block: Block, compute: Compute) -> Whole:
     """What each tensor rank has whole although sequence parallelism splits the stream, in bytes per token of one block.
 
     The inputs of attention and feed-forward are gathered before their first matrices, which save them whole for the gradient of
     their weights; in backward the gradient of one of them is whole until it is scattered. A checkpointed block keeps neither.
 
-    Equation: 2 · b · h kept, b · h at work.
+    Equation: 2 · b · h kept; at work those not yet through, and b · h.
 
     Source: torch.distributed.tensor (a gathered input is an ordinary saved tensor); Korthikanti et al., section 4.2.2, on gathering
     again in backward, which Megatron does and torch does not.
@@ -76,4 +91,4 @@ def gathered_per_token(block: Block, compute: Compute) -> Saved:
         4.0
     """
     wide = compute.bytes * block.hidden_size
-    return Saved(none=2 * wide, selective=0.0, full=0.0, working=wide)
+    return Whole(none=2 * wide, selective=0.0, full=0.0, operations=(3 * wide, wide, 2 * wide, 2 * wide, wide))

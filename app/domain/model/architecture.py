@@ -60,6 +60,7 @@ class Attention:
         window: tokens a query sees at most; None = all.
         causal: whether the upper triangle is masked.
         latent_dim: for MLA, low-rank width of keys and values together with the shared rotary key.
+        fused_rotary: queries, keys and values are slices of one projection, the first two rotated afterwards (GPT-NeoX, Phi-3).
     """
 
     num_heads: int
@@ -70,6 +71,7 @@ class Attention:
     window: int | None = None
     causal: bool = True
     latent_dim: int = 0
+    fused_rotary: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

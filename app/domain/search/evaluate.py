@@ -58,7 +58,8 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     speed = evaluate_speed(setup, numbers, columns, memory.share)
     node, capacity = setup.pool.node, setup.capacity_bytes
     over = memory.needed - capacity
-    host_over = memory.host_bytes - (host_capacity_bytes(setup) or np.inf)
+    # Memory that is only assumed makes a plan doubtful, never impossible.
+    host_over = memory.host_bytes - (np.inf if node.host_memory_assumed else host_capacity_bytes(setup) or np.inf)
     nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
     _, high = peak_ratios(setup, columns)

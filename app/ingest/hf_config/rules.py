@@ -167,7 +167,7 @@ def build(f: Fields, rules: DecoderRules) -> Architecture:
 
 def layer(f: Fields, rules: DecoderRules, dims: Dims, *, window: int | None, sparse: bool) -> Block:
     """One block of a rule-described family."""
-    attention = dims.attention(window)
+    attention = replace(dims.attention(window), fused_rotary=bool(rules.fused_qkv))
     moe = rules.moe.read(f) if rules.moe and sparse else None
     ffn = None if moe else rules.ffn(f)
     feed_forward = rules.moe.weights(f, dims.hidden_size, moe) if rules.moe and moe else _mlp(f, rules, dims, ffn or 1)

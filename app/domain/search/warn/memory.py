@@ -31,14 +31,16 @@ def _tight(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarning
     if candidate.verdict != "tight":
         return
     there, needed = evaluation.setup.pool.node.host_memory_bytes, candidate.host.peak_bytes
+    assumed = evaluation.setup.pool.node.host_memory_assumed
     host = there is not None and needed > HOST_SAFE_FRAC * there
     if there is not None and host:
         yield warning(
             "host_tight",
-            f"The node needs {format_gib(needed)} of its {format_gib(there)} of host memory, more than {HOST_SAFE_FRAC:.0%}: data workers, "
-            "the page cache and saving a checkpoint need the rest.",
+            f"The node needs {format_gib(needed)} of {'an assumed' if assumed else 'its'} {format_gib(there)} of host memory, more than "
+            f"{HOST_SAFE_FRAC:.0%}: data workers, the page cache and saving a checkpoint need the rest.",
             "cluster.pools.0.host_memory_gib",
-            "Use more nodes, which divide what is offloaded, or offload less; a container's limit counts, not the machine's total.",
+            ("Give host_memory_gib to have it judged. " if assumed else "")
+            + "Use more nodes, which divide what is offloaded, or offload less; a container's limit counts, not the machine's total.",
         )
     low, high = candidate.gpu.interval_90_bytes
     if high > candidate.gpu.capacity_bytes or not host:
