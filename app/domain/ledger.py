@@ -5,7 +5,7 @@ The same lines give both: the sums the search compares and, for a chosen candida
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,8 +23,10 @@ POOLS = {
     "stage3_gather_bytes": "gather",
     "reduce_input_bytes": "reduce",
     "gradient_bytes": "reduce",
+    "step_buffer_bytes": "flat",
 }
-"""Terms that are allocated on a stream of their own where parameters are sharded; freed blocks serve that stream only."""
+"""Terms whose blocks serve nothing else: a stream of their own where parameters are sharded, or flat copies of a whole model part,
+which no row of freed activations is long enough for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +40,7 @@ class Line:
         arguments: what the term function was called with.
         value: what it returned, an entry a candidate.
         alive: share of the value that exists at each moment; moments not named have none of it.
-        pool: allocator pool it is taken from: that of the default stream, of the gathering or of the reducing one.
+        pool: allocator pool it is taken from: that of the default stream, of the gathering or of the reducing one, or flat copies.
     """
 
     card: Card
@@ -92,6 +94,34 @@ class Ledger:
             if share is not None and pool in (None, line.pool):
                 out += line.value * share
         return out
+
+
+def chosen(ledgers: Sequence[Ledger], which: Array) -> Ledger:
+    """One ledger that takes each candidate's entries from the ledger picked for it.
+
+    Args:
+        ledgers: ledgers with the same lines in the same order.
+        which: index into them, an entry a candidate.
+    """
+
+    def pick(values: Sequence[Any]) -> Array:
+        return np.choose(which, [np.broadcast_to(np.asarray(v), (len(which),)) for v in values])
+
+    out = Ledger(len(which))
+    for lines in zip(*(ledger.lines for ledger in ledgers), strict=True):
+        first = lines[0]
+        out.lines.append(
+            Line(
+                card=first.card,
+                category=first.category,
+                lifetime=first.lifetime,
+                arguments={name: pick([line.arguments[name] for line in lines]) for name in first.arguments},
+                value=pick([line.value for line in lines]),
+                alive={moment: pick([line.alive[moment] for line in lines]) for moment in first.alive},
+                pool=first.pool,
+            )
+        )
+    return out
 
 
 def entry(value: Any, index: int) -> float:

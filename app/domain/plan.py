@@ -125,6 +125,7 @@ class MomentResult:
 class GpuMemory:
     """Memory of the busiest GPU: three totals, what the run fails without, the moment they peak at and how sure that is.
 
+    ``busiest_rank`` says which GPU that is.
     ``expandable_bytes`` is the reserved total with expandable segments, as launch.sh sets them; ``peak_reserved_bytes`` without.
     """
 
@@ -139,6 +140,7 @@ class GpuMemory:
     capacity_bytes: int
     fit_probability_frac: float
     interval_90_bytes: tuple[int, int]
+    busiest_rank: str = "all ranks are alike"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -44,6 +44,7 @@ SOURCES: dict[str, Source] = {
         Source("ds-stage12", "DeepSpeed 0.19.8, runtime/zero/stage_1_and_2.py", _DS + "runtime/zero/stage_1_and_2.py"),
         Source("ds-stage3", "DeepSpeed 0.19.8, runtime/zero/stage3.py", _DS + "runtime/zero/stage3.py"),
         Source("ds-coordinator", "DeepSpeed 0.19.8, parameter coordinator", _DS + "runtime/zero/partitioned_param_coordinator.py"),
+        Source("ds-pipe", "DeepSpeed 0.19.8, runtime/pipe/engine.py", _DS + "runtime/pipe/engine.py"),
         Source("ds-swap", "DeepSpeed 0.19.8, runtime/swap_tensor", _DS + "runtime/swap_tensor"),
         Source("torch-fsdp2", "PyTorch 2.13, torch/distributed/fsdp/_fully_shard", _TORCH + "distributed/fsdp/_fully_shard"),
         Source("torch-fsdp2-measured", "Live storages counted under PyTorch 2.13 fully_shard with a fake process group (tests/verify)"),

@@ -59,7 +59,8 @@ def _gpu(gpu: GpuMemory) -> dict[str, Any]:
         ],
         "peak_allocated_bytes": gpu.peak_allocated_bytes, "peak_reserved_bytes": gpu.peak_reserved_bytes, "device_bytes": gpu.device_bytes,
         "peak_reserved_expandable_bytes": gpu.expandable_bytes, "needed_bytes": gpu.needed_bytes,
-        "peak_moment": gpu.peak_moment, "capacity_bytes": gpu.capacity_bytes, "fit_probability_frac": round(gpu.fit_probability_frac, 4),
+        "peak_moment": gpu.peak_moment, "busiest_rank": gpu.busiest_rank, "capacity_bytes": gpu.capacity_bytes,
+        "fit_probability_frac": round(gpu.fit_probability_frac, 4),
         "interval_90_bytes": list(gpu.interval_90_bytes),
     }  # fmt: skip
 

@@ -51,6 +51,7 @@ class GpuMemoryOut(BaseModel):
     peak_reserved_expandable_bytes: int = Field(description="torch reserved, with expandable segments as launch.sh sets them")
     device_bytes: int = Field(description="what nvidia-smi shows")
     peak_moment: str
+    busiest_rank: str = Field(default="all ranks are alike", description="which GPU this is: ranks differ by pipeline stage")
     capacity_bytes: int
     fit_probability_frac: float
     interval_90_bytes: tuple[int, int] = Field(description="nine of ten measured peaks, allocated or reserved, lie between")

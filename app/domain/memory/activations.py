@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from app.domain.ledger import Ledger
 from app.domain.memory.block_backward import norm_work, operations
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS, REDUCTION
 from app.domain.memory.saved import Compute, first_block_unsaved, saved_per_token
+from app.domain.memory.tensor import Whole, gathered_per_token, replicated_per_token, residual_ranks
 from app.domain.model.architecture import Block, Stack
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
@@ -27,35 +29,40 @@ class BlockBytes:
 
 @term(
     title="saved activations",
-    equation="tokens × bytes_per_token × in_flight / tensor_ranks",
+    equation="tokens × (bytes_per_token / tensor_ranks + replicated) × in_flight",
     source="hf-activations",
     exactness="derived",
     changes_it="activation checkpointing, micro-batch, sequence length",
 )
-def saved_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Array, tensor_ranks: Array) -> Array:
+def saved_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Array, tensor_ranks: Array, replicated: Array) -> Array:
     """Tensors forward keeps for backward, over all blocks of this GPU.
 
-    Equation: T · Σ blocks c(block, checkpointing) / tp
+    Equation: T · m · Σ blocks (c(block, checkpointing) / tp + r(block, checkpointing))
 
     Args:
         tokens: tokens of one micro-batch on this rank.
-        bytes_per_token: bytes kept for one token over all blocks under the checkpointing policy.
+        bytes_per_token: bytes kept for one token over all blocks under the checkpointing policy, of what tensor ranks split.
         in_flight: micro-batches a pipeline stage holds at once.
-        tensor_ranks: tensor-parallel ranks, which split every activation (sequence-parallel norms included).
+        tensor_ranks: tensor-parallel ranks.
+        replicated: bytes for one token that every tensor rank keeps whole: norms and residuals without sequence parallelism.
 
     Returns:
         Bytes per GPU.
 
     Source: Korthikanti et al., section 4, with coefficients recounted for today's kernels.
+
+    Example: their equation 2, a GPT-3 block of 175e9 parameters over 8 tensor ranks: s·b·h·(10 + 24/8) without the scores.
+        >>> saved_activation_bytes(2048, 24 * 12288, 1, 8, 10 * 12288) / (2048 * 12288)
+        13.0
     """
-    return tokens * bytes_per_token * in_flight / tensor_ranks
+    return tokens * (bytes_per_token / tensor_ranks + replicated) * in_flight
 
 
-@term(title="working set of one block", equation="tokens × bytes_per_token / tensor_ranks + weight_gradient", source="hf-activations",
-      exactness="derived", changes_it="micro-batch, sequence length")  # fmt: skip
-def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array, weight_gradient: Array) -> Array:
+@term(title="working set of one block", equation="tokens × (bytes_per_token / tensor_ranks + replicated) + weight_gradient",
+      source="hf-activations", exactness="derived", changes_it="micro-batch, sequence length")  # fmt: skip
+def block_working_bytes(tokens: Array, bytes_per_token: Array, tensor_ranks: Array, weight_gradient: Array, replicated: Array) -> Array:
     """The block in backward: its own activations (recomputed under checkpointing) and the gradients inside it. Bytes per GPU."""
-    return tokens * bytes_per_token / tensor_ranks + weight_gradient
+    return tokens * (bytes_per_token / tensor_ranks + replicated) + weight_gradient
 
 
 @term(title="attention masks", equation="tokens × seq_len × bytes_each × masks", source="hf-activations", exactness="derived",
@@ -152,6 +159,32 @@ def _all_blocks(setup: TrainingSetup, compute: Compute) -> tuple[float, ...]:
     return (none - first_block_unsaved(main, compute), selective, full, saved_per_token(main, compute).none)
 
 
+def _whole(setup: TrainingSetup, columns: Columns) -> list[Array]:
+    """Bytes per token that every tensor rank has whole: kept by all blocks, then at each of a block's ``operations``.
+
+    Sequence parallelism leaves only what it gathers.
+    """
+    c, width = columns, float(columns.compute_bytes[0])
+    gathers = residual_ranks(c) > 1
+    variants = []
+    for autocast in (False, True):
+        compute = compute_of(setup, width=width, autocast=autocast)
+        variants.append([_whole_blocks(setup, compute, count) for count in (replicated_per_token, gathered_per_token)])
+    none, selective, full, *at_work = (
+        np.where(gathers, gathered, np.where(c.autocast > 0, casts, plains)) * (c.tp > 1)
+        for plains, casts, gathered in zip(variants[0][0], variants[1][0], variants[0][1], strict=True)
+    )
+    return [np.choose(c.checkpointing, [none, selective, full]), *at_work]
+
+
+def _whole_blocks(setup: TrainingSetup, compute: Compute, count: Callable[[Block, Compute], Whole]) -> tuple[float, ...]:
+    kept = np.zeros(3)
+    for stack in setup.model.stacks:
+        whole = count(stack.block, compute)
+        kept += np.array([whole.none, whole.selective, whole.full]) * stack.count * _token_share(stack, setup.recipe.seq_len)
+    return (*map(float, kept), *count(_widest(setup, compute), compute).operations)
+
+
 def _widest(setup: TrainingSetup, compute: Compute) -> Block:
     return max((s.block for s in setup.model.stacks if s.part == "main"), key=lambda b: saved_per_token(b, compute).none)
 
@@ -164,31 +197,33 @@ def _token_share(stack: Stack, seq_len: int) -> float:
 def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the activation lines. Under offload the kept tensors are on the host but for two blocks in transit."""
     c, per = columns, block_bytes(setup, columns)
+    whole, *whole_at_work = _whole(setup, c)
     layers = np.maximum(1, share.layers)
-    kept = per.kept_all / c.pp
+    kept = per.kept_all * share.blocks_frac
     on_gpu = np.where(c.act_offload > 0, np.minimum(1.0, 2.0 / layers), 1.0)
-    # The last pipeline stage meets the loss with one micro-batch in flight, the first stage holds them all.
-    flight_at_loss = np.where(c.pp > 1, 1.0 / share.in_flight, 1.0)
     # A checkpointed block's input stays until its own backward is through.
     own = per.boundary / np.maximum(1.0, kept) / share.in_flight
-    waiting = 1 - 1 / share.in_flight
+    # While one micro-batch goes backward through a stage, the others in flight there are still whole.
+    one = 1 / share.in_flight
+    waiting = 1 - one
     alive = {
-        FORWARD: flight_at_loss,
-        LOSS: flight_at_loss,
-        BACKWARD: np.maximum(0, layers - 1) / layers + own,
-        BACKWARD_SECOND: np.maximum(0, layers - 2) / layers + own,
-        BACKWARD_NEXT: waiting + np.minimum(1.0, 1 / layers) * (layers > 1) + own,
+        FORWARD: 1.0,
+        LOSS: 1.0,
+        BACKWARD: waiting + one * np.maximum(0, layers - 1) / layers + own,
+        BACKWARD_SECOND: waiting + one * np.maximum(0, layers - 2) / layers + own,
+        BACKWARD_NEXT: waiting + one * np.minimum(1.0, 1 / layers) * (layers > 1) + own,
         BACKWARD_FIRST: waiting + own,
     }
-    ledger.add(saved_activation_bytes, "activations", "forward", alive,
-               tokens=share.tokens, bytes_per_token=kept * on_gpu, in_flight=share.in_flight, tensor_ranks=c.tp)  # fmt: skip
+    replicated = whole * share.blocks_frac
+    ledger.add(saved_activation_bytes, "activations", "forward", alive, tokens=share.tokens, bytes_per_token=(kept - replicated) * on_gpu,
+               in_flight=share.in_flight, tensor_ranks=c.tp, replicated=replicated * on_gpu)  # fmt: skip
     if setup.recipe.adapter:
-        _add_held_inputs(ledger, columns, share, per.kept_all / c.pp)
+        _add_held_inputs(ledger, columns, share, kept)
     exchanged = c.compute_bytes * _exchanged_per_token(setup) * (c.sp > 1)
     ledger.add(exchange_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, bytes_per_token=exchanged, tensor_ranks=c.tp)
-    work, gradient = _largest_operation(setup, c, share)
-    ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS,
-               tokens=share.tokens, bytes_per_token=work, tensor_ranks=c.tp, weight_gradient=gradient)  # fmt: skip
+    work, replicated, gradient = _largest_operation(setup, c, share, np.array(whole_at_work))
+    ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, bytes_per_token=work - replicated,
+               tensor_ranks=c.tp, weight_gradient=gradient, replicated=replicated)  # fmt: skip
     _add_outside(ledger, setup, c, share)
     masks = _masks(setup)
     if masks:
@@ -221,8 +256,9 @@ def _add_held_inputs(ledger: Ledger, columns: Columns, share: Share, kept: Array
     ledger.add(held_input_bytes, "activations", "backward", passed, tokens=share.tokens, bytes_per_token=kept * held, tensor_ranks=c.tp)
 
 
-def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share) -> tuple[Array, Array]:
-    """Bytes per token and bytes of weight gradients at the operation of a block's backward that holds most, by candidate."""
+def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, whole: Array) -> tuple[Array, Array, Array]:
+    """Bytes per token, those of them every tensor rank has whole, and bytes of weight gradients at the operation of a block's
+    backward that holds most, by candidate."""
     c, width = columns, float(columns.compute_bytes[0])
     block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
     variants = []
@@ -233,8 +269,10 @@ def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share) -> 
     # ZeRO moves each gradient into its bucket as it is made: one matrix is beside it. Others keep the block's to its end.
     one = variants[0][0].weights_frac
     grads = np.array([np.where(c.zero12 | c.zero3, min(op.weights_frac, one), op.weights_frac) * block_grads for op in variants[0]])
-    best = (share.tokens * work / c.tp + grads).argmax(axis=0)[np.newaxis]
-    return np.take_along_axis(work, best, 0)[0], np.take_along_axis(grads, best, 0)[0]
+    whole = np.minimum(whole, work)
+    best = (share.tokens * ((work - whole) / c.tp + whole) + grads).argmax(axis=0)[np.newaxis]
+    at_best = [np.take_along_axis(rows, best, 0)[0] for rows in (work, whole, grads)]
+    return at_best[0], at_best[1], at_best[2]
 
 
 def _add_outside(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
@@ -244,11 +282,12 @@ def _add_outside(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: 
     extra = np.where(c.autocast > 0, cast, wide if c.compute_bytes[0] == 4 else plain)
     fused = setup.recipe.fused_loss and model.vocab_size > 0
     ledger.add(outside_activation_bytes, "activations", "forward", {FORWARD: 1.0} if fused else {FORWARD: 1.0, LOSS: 1.0},
-               tokens=share.tokens, bytes_per_token=extra, tensor_ranks=c.tp)  # fmt: skip
+               tokens=share.tokens, bytes_per_token=extra, tensor_ranks=residual_ranks(c))  # fmt: skip
     if fused:
         trained = 0.0 if setup.recipe.adapter else 1.0
         ledger.add(final_norm_bytes, "activations", "backward", {LOSS: 1.0}, tokens=share.tokens,
-                   bytes_per_token=np.full(len(c), norm_work(model.main_block) - 2.0 * model.hidden_size), tensor_ranks=c.tp,
+                   bytes_per_token=np.full(len(c), norm_work(model.main_block) - 2.0 * model.hidden_size),
+                   tensor_ranks=residual_ranks(c),
                    head_gradient=share.head * c.compute_bytes * trained)  # fmt: skip
 
 

@@ -2,7 +2,7 @@
 
 What the files do: FSDP2's script loads on rank 0 alone, the other ranks build on the meta device. Under stage 3 transformers reads
 the checkpoint on rank 0 alone into a model that zero.Init has already partitioned. Every other strategy loads a whole copy in each
-rank, in the dtype the script asks for.
+rank, in the dtype the script asks for. A pipeline's ranks build their own layers only (DeepSpeed PipelineModule, LayerSpec).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def load_bytes(params: Array, bytes_each: Array, copies: Array) -> Array:
     Equation: P · bytes · copies; one copy where one rank loads for all, one for each rank of the node where every rank loads.
 
     Args:
-        params: parameters of the whole model.
+        params: parameters of the whole model, or of a rank's part of a pipeline.
         bytes_each: bytes of one in the dtype it is loaded in.
         copies: whole copies in one node's memory.
 
@@ -74,11 +74,13 @@ def host_flatten_bytes(params: Array, bytes_each: Array, ranks_per_node: Array) 
 def add_loading(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     """Add the lines of loading and of building the engine."""
     c, numbers = columns, numbers_of(setup.model, setup.recipe)
-    # A loader reads the whole model, however it is split over ranks later; adapters are made afterwards.
+    # A loader reads the whole model, however it is split over ranks later, but a pipeline is built from layer specifications, of which
+    # each rank builds its own stage's, and of those its own slices. Adapters are made afterwards.
+    part = np.where(c.pp > 1, share.inside + share.outside, numbers.total)
     trained = 0 if numbers.adapter else numbers.trainable
     width = (numbers.frozen * c.frozen_bytes + trained * c.param_bytes) / numbers.total
     copies = np.where((c.fsdp2 > 0) | c.zero3, 1.0, per_node)
-    ledger.add(load_bytes, "overhead", "always", {LOAD: 1.0}, params=np.full(len(c), numbers.total), bytes_each=width, copies=copies)
+    ledger.add(load_bytes, "overhead", "always", {LOAD: 1.0}, params=part, bytes_each=width, copies=copies)
     flattened = share.trainable * c.zero12 * _no_room_to_flatten(setup, columns, share)
     ledger.add(host_flatten_bytes, "overhead", "always", {INITIALISE: 1.0}, params=flattened, bytes_each=c.param_bytes,
                ranks_per_node=per_node)  # fmt: skip

@@ -7,14 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.ledger import Ledger
-from app.domain.memory.activations import add_activations
-from app.domain.memory.buffers import add_buffers
 from app.domain.memory.host import add_host, host_peak
-from app.domain.memory.logits import add_logits
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
 from app.domain.memory.overhead import context_bytes, kept_frac, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
-from app.domain.memory.states import add_states
+from app.domain.memory.stages import busiest_stage
+from app.domain.memory.tensor import vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
@@ -32,6 +30,7 @@ class Memory:
         expandable: reserved bytes with expandable segments.
         needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
         host_bytes, nvme_bytes: per node.
+        share: of the first pipeline stage, which has the most blocks to compute; busiest: of the stage the GPU's memory is of.
     """
 
     gpu: Ledger
@@ -49,16 +48,13 @@ class Memory:
     host_bytes: Array
     nvme_bytes: Array
     share: Share
+    busiest: Share
 
 
 def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> Memory:
     """Evaluate every memory term for every candidate once."""
     share, size = share_of(setup, numbers, columns), len(columns)
-    gpu = Ledger(size)
-    add_states(gpu, setup, numbers, columns, share)
-    add_activations(gpu, setup, columns, share)
-    add_logits(gpu, setup, columns, share)
-    add_buffers(gpu, setup, numbers, columns, share)
+    gpu, busiest = busiest_stage(setup, numbers, columns)
     by_moment = np.stack([gpu.at(moment) for moment in MOMENTS])
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
@@ -66,8 +62,8 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
     outside = context + nccl
-    live = _Live(allocated=allocated, pools=pool_peaks(gpu), outside=outside)
-    extra, unbounded = _add_cached(overhead, setup, columns, share, live)
+    live = _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=outside)
+    extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
     host, nvme = Ledger(size), Ledger(size)
     add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
@@ -76,6 +72,7 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
         reserved=allocated + extra, device=allocated + extra + outside, roomy=allocated + unbounded + outside,
         expandable=np.minimum(allocated + extra, _expandable(setup, columns, live)),
         needed=allocated * (1 + rates.needed_frac) + outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        busiest=busiest,
     )  # fmt: skip
 
 
@@ -92,11 +89,12 @@ def _add_cached(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     """Add what the allocator holds above the live tensors; returns its sum, and what that would be on a device without end."""
     rates = setup.rates
     fsdp2, deepspeed = gathering(columns)
+    deepspeed = deepspeed | flattening(columns)
     frac = np.select([fsdp2, deepspeed], [rates.reserved_frac_fsdp2, rates.reserved_frac_deepspeed], rates.reserved_frac_whole)
     pools = np.where(fsdp2 | deepspeed, live.pools, live.allocated)
     logits = {
-        "tokens": share.tokens, "vocab": 0 if setup.recipe.fused_loss else setup.model.vocab_size,
-        "bytes_per_logit": np.where(fsdp2, 0.0, rates.reserved_logit_bytes), "tensor_ranks": columns.tp,
+        "tokens": share.tokens * share.has_loss, "vocab": 0 if setup.recipe.fused_loss else setup.model.vocab_size,
+        "bytes_per_logit": np.where(fsdp2, 0.0, rates.reserved_logit_bytes), "tensor_ranks": vocabulary_ranks(columns),
     }  # fmt: skip
     unbounded = pools * (1 + frac) - live.allocated + reserved_logits_bytes(**logits, kept_frac=1.0)  # type: ignore[arg-type]
     room = setup.pool.node.gpu.memory_bytes - live.allocated - live.outside
@@ -120,8 +118,32 @@ def gathering(columns: Columns) -> tuple[Array, Array]:
     return (columns.fsdp2 > 0) & (columns.param_ranks > 1), (columns.deepspeed > 0) & (columns.zero_ranks > 1)
 
 
+def flattening(columns: Columns) -> Array:
+    """Whether DeepSpeed without sharding steps on flat copies of its part of a split model, beside which freed activations stay cached.
+
+    The share fitted on runs of whole models has that effect in it; parts of models are counted by pool.
+    """
+    flattens: Array = (columns.deepspeed > 0) & (columns.zero_ranks == 1) & (columns.tp * columns.pp > 1)
+    return flattens
+
+
+def cached_peaks(ledger: Ledger, columns: Columns) -> Array:
+    """Sum of the peaks of what cannot use each other's blocks: streams, or flat buffers and everything else. Bytes per GPU."""
+    peaks: Array = np.where(flattening(columns), flat_peaks(ledger), pool_peaks(ledger))
+    return peaks
+
+
 def pool_peaks(ledger: Ledger) -> Array:
     """Sum of the peaks that each stream's allocator pool reaches on its own, bytes per GPU."""
-    peaks = [np.stack([ledger.at(moment, pool) for moment in MOMENTS]).max(axis=0) for pool in ("default", "gather", "reduce")]
+    pools = (("default", "flat"), ("gather",), ("reduce",))
+    peaks = [np.stack([sum(ledger.at(moment, name) for name in pool) for moment in MOMENTS]).max(axis=0) for pool in pools]
     total: Array = sum(peaks, np.zeros(ledger.size))
+    return total
+
+
+def flat_peaks(ledger: Ledger) -> Array:
+    """Sum of the peaks of flat step buffers and of everything else, bytes per GPU."""
+    flat = np.stack([ledger.at(moment, "flat") for moment in MOMENTS])
+    rest = np.stack([ledger.at(moment) for moment in MOMENTS]) - flat
+    total: Array = flat.max(axis=0) + rest.max(axis=0)
     return total

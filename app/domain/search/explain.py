@@ -30,7 +30,13 @@ def summary_of(evaluation: Evaluation, candidate: Candidate, shortfall_bytes: in
     word = _VERDICT_WORDS[candidate.verdict]
     if gpu.device_bytes > gpu.capacity_bytes:
         used = f"{format_gib(gpu.needed_bytes)}, with the allocator's cache {used},"
-    return f"{word}: {how}; {used} of {there} at its peak ({gpu.peak_moment}), {speed} tokens/s per GPU ± {spread} %."
+    return f"{word}: {how}; {used} of {there} at its peak ({_peak(candidate)}), {speed} tokens/s per GPU ± {spread} %."
+
+
+def _peak(candidate: Candidate) -> str:
+    """When memory peaks, and on which pipeline stage where there are several."""
+    moment, rank = candidate.gpu.peak_moment, candidate.gpu.busiest_rank
+    return moment if candidate.settings.pipeline_parallel == 1 else f"{moment} on {rank.partition(':')[0]}"
 
 
 def _short(candidate: Candidate, shortfall_bytes: int) -> Iterator[str]:
@@ -38,7 +44,7 @@ def _short(candidate: Candidate, shortfall_bytes: int) -> Iterator[str]:
     gpu = candidate.gpu
     if shortfall_bytes:
         needed, there = format_gib(gpu.capacity_bytes + shortfall_bytes), format_gib(gpu.capacity_bytes)
-        yield f"{needed} of {there} at its peak ({gpu.peak_moment}), short by {format_gib(shortfall_bytes)} on each GPU"
+        yield f"{needed} of {there} at its peak ({_peak(candidate)}), short by {format_gib(shortfall_bytes)} on each GPU"
     for pool, words in ((candidate.host, "host memory"), (candidate.nvme, "disk")):
         if pool.capacity_bytes is not None and pool.peak_bytes > pool.capacity_bytes:
             most = max(pool.terms, key=lambda term: term.value)

@@ -62,7 +62,19 @@ def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
         capacity_bytes=capacity,
         fit_probability_frac=fit_probability(float(memory.needed[index]), evaluation.setup.pool.node.gpu.memory_bytes, low, high),
         interval_90_bytes=(round(allocated * low), round(reserved * high)),
+        busiest_rank=busiest_rank(evaluation, index),
     )
+
+
+def busiest_rank(evaluation: Evaluation, index: int) -> str:
+    """Which GPU the memory is of, in words: ranks differ by pipeline stage only."""
+    share, stages = evaluation.memory.busiest, int(evaluation.columns.pp[index])
+    if stages == 1:
+        return "all ranks are alike"
+    stage, layers, flight = (int(column[index]) for column in (share.stage, share.layers, share.in_flight))
+    ends = " and ".join(["the embedding"] * (stage == 0) + ["the head and the loss"] * (stage == stages - 1))
+    held = f"{layers} block{'s' if layers > 1 else ''} and {ends}, {flight} micro-batch{'es' if flight > 1 else ''} in flight"
+    return f"pipeline stage {stage + 1} of {stages}: {held}"
 
 
 def _alive(ledger: Ledger, moment: str, index: int) -> Iterator[tuple[Line, float, float]]:
