@@ -111,6 +111,9 @@ def _parallel(job: EmitJob) -> dict[str, Any]:
     out: dict[str, Any] = {}
     if s.tensor_parallel > 1:
         out["tensor_parallel"] = {"autotp_size": s.tensor_parallel}
+        if s.strategy == "zero3" and job.model.kind == "decoder":
+            # Without it every tensor rank holds the whole logits.
+            out["tensor_parallel"]["vocab_parallel_lm_head"] = True
     if s.sequence_parallel > 1:
         # The size alone enables nothing: the mesh is built from both, and gradients would travel in fp32 by default.
         out["sequence_parallel_size"] = s.sequence_parallel

@@ -168,6 +168,8 @@ def test_other_axes_are_told_to_deepspeed() -> None:
     """Tensor and sequence parallelism have keys of their own, and the batch check sees the ranks DeepSpeed counts."""
     tensor = emitted(make_job(tensor_parallel=2, dp_shard=4))
     assert tensor["tensor_parallel"] == {"autotp_size": 2}
+    stage3 = emitted(make_job(strategy="zero3", tensor_parallel=2, dp_shard=4))
+    assert stage3["tensor_parallel"] == {"autotp_size": 2, "vocab_parallel_lm_head": True}
     assert "train_batch_size" not in tensor
     sequence = emitted(make_job(sequence_parallel=2, dp_shard=4, micro_batch=1, grad_accum=2))
     assert (sequence["sequence_parallel_size"], sequence["data_parallel_size"]) == (2, 4)

@@ -27,6 +27,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "pure_fp16": {"strategy": "zero2", "precision": "fp16", "master_weights": False, "offload_optimizer": "cpu"},
     "reduce": {"strategy": "zero2", "reduce_dtype": "fp32"},
     "tensor": {"strategy": "zero2", "tensor_parallel": 2, "dp_shard": 4},
+    "tensor, stage 3": {"strategy": "zero3", "tensor_parallel": 2, "dp_shard": 4},
     "sequence": {"strategy": "zero3", "sequence_parallel": 2, "dp_shard": 4, "global_batch": 16},
     **{
         f"optimizer_{name}": {"strategy": "zero3", "optimizer": name, "offload_optimizer": "cpu"}

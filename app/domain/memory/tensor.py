@@ -39,11 +39,11 @@ def residual_ranks(columns: Columns) -> Array:
 def vocabulary_ranks(columns: Columns) -> Array:
     """Ranks that split the logits while the loss is computed: the tensor ranks under a vocabulary-parallel loss, else one.
 
-    torchtitan's plan keeps the vocabulary split. DeepSpeed's AutoTP, which goes with stages 0 to 2, sums the head's output over the
-    ranks (LmHeadLinearAllreduce), and a loss function of a pipeline is given the whole output. Stage 3 is run with a model's own
-    tensor-parallel layers, Megatron's, whose loss is vocabulary-parallel.
+    torchtitan's plan keeps the vocabulary split. DeepSpeed's AutoTP sums the head's output over the ranks (LmHeadLinearAllreduce)
+    unless it is told to split it, as the emitted file does at stage 3 (``vocab_parallel_lm_head``); a loss function of a pipeline
+    is given the whole output.
 
-    Source: torchtitan (loss_parallel); DeepSpeed module_inject/layers.py and its AutoTP training tutorial.
+    Source: torchtitan (loss_parallel); DeepSpeed 0.19.8 runtime/engine.py and module_inject/layers.py.
     """
     ranks: Array = np.where((columns.deepspeed > 0) & (columns.gathers > 0), columns.tp, residual_ranks(columns))
     return ranks
