@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from app.domain.cards import Card, card_of
 
 Array = NDArray[Any]
+Shape = int | tuple[int, ...]
 
 
 POOLS = {
@@ -55,7 +56,7 @@ class Line:
 class Ledger:
     """Lines in the order they were added, for ``size`` candidates."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: Shape) -> None:
         self.size = size
         self.lines: list[Line] = []
 
@@ -64,7 +65,7 @@ class Ledger:
 
         Which stream a term allocates on is declared in ``POOLS``.
         """
-        value = np.broadcast_to(np.asarray(function(**arguments), dtype=np.float64), (self.size,))
+        value = np.broadcast_to(np.asarray(function(**arguments), dtype=np.float64), self.size)
         card = card_of(function)
         self.lines.append(
             Line(
@@ -94,6 +95,84 @@ class Ledger:
             if share is not None and pool in (None, line.pool):
                 out += line.value * share
         return out
+
+
+class Tally(Ledger):
+    """The sums of a ledger without its lines, for the search: terms may differ in shape as long as they broadcast.
+
+    What depends on structure alone is an (S, 1) array and is summed as such; only sums meet the (S, B) arrays of batches. Lines
+    that are alive at the same moments with the same constant shares are summed before they are spread over those moments.
+    """
+
+    def __init__(self, size: Shape) -> None:
+        super().__init__(size)
+        self._together: dict[tuple[str, tuple[tuple[str, float], ...]], dict[Shape, Array]] = {}
+        self._apart: dict[tuple[str, str], dict[Shape, Array]] = {}
+        self._all: dict[Shape, Array] = {}
+        self._spread: dict[str, dict[str, dict[Shape, Array]]] = {}
+
+    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
+        """Evaluate a term and keep its sums only; returns its values, not broadcast."""
+        value = np.asarray(function(**arguments), dtype=np.float64)
+        pool = POOLS.get(function.__name__, "default")
+        if not alive:
+            _put(self._all, value)
+        elif all(isinstance(share, float) for share in alive.values()):
+            _put(self._together.setdefault((pool, tuple(alive.items())), {}), value)
+        else:
+            for moment, share in alive.items():
+                _put(self._apart.setdefault((pool, moment), {}), value * share)
+        return value
+
+    def total(self) -> Array:
+        """Sum of the lines that belong to no moment."""
+        return _summed(self._all)
+
+    def at(self, moment: str, pool: str | None = None) -> Array:
+        """Sum of what is alive at one moment (in one allocator pool, if named), in the shape it has."""
+        spread = self.spread()
+        parts: dict[Shape, Array] = {}
+        for where in spread if pool is None else (pool,):
+            for value in spread.get(where, {}).get(moment, {}).values():
+                _put(parts, value)
+        return _summed(parts)
+
+    def spread(self) -> dict[str, dict[str, dict[Shape, Array]]]:
+        """Sums by pool, moment and shape, made once all lines are in."""
+        if self._spread:
+            return self._spread
+        for (pool, pattern), sums in self._together.items():
+            for moment, share in pattern:
+                there = self._spread.setdefault(pool, {}).setdefault(moment, {})
+                for value in sums.values():
+                    _put(there, value if share == 1.0 else value * share)
+        for (pool, moment), sums in self._apart.items():
+            for value in sums.values():
+                _put(self._spread.setdefault(pool, {}).setdefault(moment, {}), value)
+        return self._spread
+
+
+def _put(sums: dict[Shape, Array], value: Array) -> None:
+    there = sums.get(value.shape)
+    sums[value.shape] = value if there is None else there + value
+
+
+def _summed(sums: Mapping[Shape, Array]) -> Array:
+    """Small shapes first, so that large ones are touched once."""
+    total = np.zeros(())
+    for value in sorted(sums.values(), key=lambda v: v.size):
+        total = total + value
+    return total
+
+
+def chosen_sums(tallies: Sequence[Tally], which: Array) -> Tally:
+    """One tally that takes each candidate's sums from the tally picked for it; see ``chosen``."""
+    out = Tally(tallies[0].size)
+    pairs = {(pool, moment) for tally in tallies for pool, by in tally.spread().items() for moment in by}
+    for pool, moment in pairs:
+        value = np.choose(which, [tally.at(moment, pool) for tally in tallies])
+        out.spread().setdefault(pool, {})[moment] = {value.shape: value}
+    return out
 
 
 def chosen(ledgers: Sequence[Ledger], which: Array) -> Ledger:

@@ -22,6 +22,7 @@ class Settings:
         tensor_parallel, pipeline_parallel, sequence_parallel, expert_parallel: degrees of the other mesh axes.
         shard_group_size: ranks that together hold one copy of the optimizer states.
         hpz_group_size: ranks that share ZeRO++'s secondary parameter copy; 1 = off.
+        quantized_weights, quantized_gradients: ZeRO++ gathers parameters in int8 (qwZ), reduces gradients in int4 (qgZ).
         seq_len: tokens per sequence before any sequence-parallel split.
         micro_batch, grad_accum, global_batch: sequences per rank per forward, micro-steps per step, sequences per step.
         param_dtype: dtype the trained weights are stored in between steps on the rank that owns them.
@@ -72,6 +73,8 @@ class Settings:
     sub_group_numel: int
     overlap_comm: bool
     gradient_clipping: float = 1.0
+    quantized_weights: bool = False
+    quantized_gradients: bool = False
 
     @property
     def dp(self) -> int:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -139,7 +140,8 @@ class Columns:
         row: index into ``STRATEGIES``.
         dp: data ranks; zero_ranks: ranks that states are sharded over (data · sequence ranks).
         param_ranks, grad_ranks, state_ranks: ranks that hold one copy together.
-        group: ranks of the shard group; replicas: shard groups.
+        group: ranks of the shard group; replicas: shard groups; hpz: ranks of ZeRO++'s secondary copy, 1 without.
+        qwz, qgz: 1 where ZeRO++ quantises the parameters it gathers, and the gradients it reduces.
         checkpointing: 0 none, 1 selective, 2 full.
         offload_optimizer, offload_parameters: 0 none, 1 cpu, 2 nvme.
         lean: small buckets and no gather-ahead, for when memory is short.
@@ -159,6 +161,8 @@ class Columns:
     group: Array
     replicas: Array
     hpz: Array
+    qwz: Array
+    qgz: Array
     param_ranks: Array
     grad_ranks: Array
     state_ranks: Array
@@ -195,6 +199,11 @@ class Columns:
 
     def __len__(self) -> int:
         return len(self.row)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """What the columns broadcast to: structure beside batches."""
+        return np.broadcast_shapes(self.row.shape, self.micro_batch.shape)
 
     @property
     def zero3(self) -> Array:
@@ -273,11 +282,11 @@ def _frozen_bytes(numbers: Numbers, dtypes: StoredDtypes) -> float:
     return (numbers.quantised_bytes + (numbers.total - numbers.quantised) * dtype_bytes(dtypes.frozen)) / numbers.total
 
 
-def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Array, numbers: Numbers, recipe: Recipe) -> dict[str, Array]:
-    """Bytes-per-element columns: each framework's dtypes spread over the candidates that use it.
+def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], numbers: Numbers, recipe: Recipe) -> dict[str, Array]:
+    """Bytes-per-element columns: each framework's dtypes spread over the strategies that use it.
 
     Args:
-        framework: name of each candidate's framework.
+        framework: name of each strategy's framework.
     """
     names = list(dtypes)
     index = np.array([names.index(f) for f in framework])

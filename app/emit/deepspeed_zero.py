@@ -109,6 +109,10 @@ def _stage3(job: EmitJob) -> dict[str, Any]:
     }
     if s.hpz_group_size > 1:
         block["zero_hpz_partition_size"] = s.hpz_group_size
+    if s.quantized_weights:
+        block["zero_quantized_weights"] = True
+    if s.quantized_gradients:
+        block["zero_quantized_gradients"] = True
     if leaves := moe_leaf_classes(job.model):
         block["leaf_module"] = {"classes": leaves}
     return block

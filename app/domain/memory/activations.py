@@ -134,7 +134,7 @@ def compute_of(setup: TrainingSetup, *, width: float, autocast: bool) -> Compute
 
 def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     """Bytes per token by candidate: stacks are summed, autocast and plain compute counted apart and chosen by column."""
-    width = float(columns.compute_bytes[0])
+    width = float(columns.compute_bytes.flat[0])
     variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
     none, selective, full, whole = (np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True))
     policy = columns.checkpointing
@@ -164,7 +164,7 @@ def _whole(setup: TrainingSetup, columns: Columns) -> list[Array]:
 
     Sequence parallelism leaves only what it gathers.
     """
-    c, width = columns, float(columns.compute_bytes[0])
+    c, width = columns, float(columns.compute_bytes.flat[0])
     gathers = residual_ranks(c) > 1
     variants = []
     for autocast in (False, True):
@@ -259,7 +259,7 @@ def _add_held_inputs(ledger: Ledger, columns: Columns, share: Share, kept: Array
 def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, whole: Array) -> tuple[Array, Array, Array]:
     """Bytes per token, those of them every tensor rank has whole, and bytes of weight gradients at the operation of a block's
     backward that holds most, by candidate."""
-    c, width = columns, float(columns.compute_bytes[0])
+    c, width = columns, float(columns.compute_bytes.flat[0])
     block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
     variants = []
     for autocast in (False, True):
@@ -270,8 +270,8 @@ def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, who
     one = variants[0][0].weights_frac
     grads = np.array([np.where(c.zero12 | c.zero3, min(op.weights_frac, one), op.weights_frac) * block_grads for op in variants[0]])
     whole = np.minimum(whole, work)
-    best = (share.tokens * ((work - whole) / c.tp + whole) + grads).argmax(axis=0)[np.newaxis]
-    at_best = [np.take_along_axis(rows, best, 0)[0] for rows in (work, whole, grads)]
+    best = (share.tokens * ((work - whole) / c.tp + whole) + grads).argmax(axis=0)
+    at_best = [np.choose(best, rows) for rows in (work, whole, grads)]
     return at_best[0], at_best[1], at_best[2]
 
 
@@ -279,14 +279,14 @@ def _add_outside(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: 
     """Embedding output, final norm and head input; where no logits are held, the final norm's backward follows the loss."""
     c, model = columns, setup.model
     plain, cast, wide = outside_per_token(setup)
-    extra = np.where(c.autocast > 0, cast, wide if c.compute_bytes[0] == 4 else plain)
+    extra = np.where(c.autocast > 0, cast, wide if c.compute_bytes.flat[0] == 4 else plain)
     fused = setup.recipe.fused_loss and model.vocab_size > 0
     ledger.add(outside_activation_bytes, "activations", "forward", {FORWARD: 1.0} if fused else {FORWARD: 1.0, LOSS: 1.0},
                tokens=share.tokens, bytes_per_token=extra, tensor_ranks=residual_ranks(c))  # fmt: skip
     if fused:
         trained = 0.0 if setup.recipe.adapter else 1.0
         ledger.add(final_norm_bytes, "activations", "backward", {LOSS: 1.0}, tokens=share.tokens,
-                   bytes_per_token=np.full(len(c), norm_work(model.main_block) - 2.0 * model.hidden_size),
+                   bytes_per_token=norm_work(model.main_block) - 2.0 * model.hidden_size,
                    tensor_ranks=residual_ranks(c),
                    head_gradient=share.head * c.compute_bytes * trained)  # fmt: skip
 

@@ -243,8 +243,8 @@ def _add_buckets(ledger: Ledger, columns: Columns, share: Share) -> None:
     size = np.minimum(c.bucket, share.trainable)
     stage3, early = c.zero3, c.zero12
     # Stage 3 keeps its bucket for the whole run and copies it to send; 1 and 2 make theirs in backward.
-    ledger.add(bucket_bytes, "buffers", "always", ALWAYS, elements=size * stage3, bytes_each=c.reduce_bytes, copies=np.ones(len(c)))
-    ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=size * stage3, bytes_each=c.reduce_bytes, copies=np.ones(len(c)))
+    ledger.add(bucket_bytes, "buffers", "always", ALWAYS, elements=size * stage3, bytes_each=c.reduce_bytes, copies=1.0)
+    ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=size * stage3, bytes_each=c.reduce_bytes, copies=1.0)
     ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=size * early, bytes_each=c.compute_bytes,
                copies=2.0 + (c.overlap_comm > 0))  # fmt: skip
 
@@ -290,7 +290,7 @@ def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sha
         elements=elements,
         bytes_each=np.where(stage3, np.where(c.grad_bytes < 4, 4 + c.grad_bytes, 4.0), each),
     )
-    ledger.add(step_buffer_bytes, "buffers", "step", {STEP: 1.0}, elements=share.trainable * stage0 * low, bytes_each=np.full(len(c), 8.0))
+    ledger.add(step_buffer_bytes, "buffers", "step", {STEP: 1.0}, elements=share.trainable * stage0 * low, bytes_each=8.0)
     native = (c.deepspeed == 0) * on_gpu * (0.0 if setup.recipe.optimizer_in_backward else 1.0)
     implementation = setup.recipe.optimizer_implementation or "fused"
     moved = {"foreach": shard, "loop": 2 * share.largest / c.state_ranks}.get(implementation, 0.0 * shard)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 
 from app.domain.cards import term
@@ -151,7 +153,7 @@ def ranks_per_node(setup: TrainingSetup, columns: Columns) -> Array:
 
 def host_peak(ledger: Ledger) -> Array:
     """Bytes per node at the worst of loading, initialisation and training."""
-    peak: Array = np.maximum.reduce([ledger.at(moment) for moment in (LOAD, INITIALISE, TRAIN)])
+    peak: Array = reduce(np.maximum, [ledger.at(moment) for moment in (LOAD, INITIALISE, TRAIN)])
     return peak
 
 
@@ -186,7 +188,7 @@ def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
 def _add_parameters(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     c, on_host = columns, columns.offload_parameters == 1
     stored = (share.trainable * c.param_bytes + share.frozen * c.frozen_bytes) * on_host
-    ledger.add(host_parameter_bytes, "parameters", "always", _FROM_LOAD_ON, params=stored, bytes_each=np.ones(len(c)), ranks=c.param_ranks,
+    ledger.add(host_parameter_bytes, "parameters", "always", _FROM_LOAD_ON, params=stored, bytes_each=1.0, ranks=c.param_ranks,
                ranks_per_node=per_node)  # fmt: skip
     ledger.add(pinned_cache_bytes, "buffers", "always", _AFTER_LOAD, params=share.trainable * on_host * c.zero3,
                bytes_each=c.param_bytes, ranks=c.param_ranks, ranks_per_node=per_node)  # fmt: skip

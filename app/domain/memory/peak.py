@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
-from app.domain.ledger import Ledger
+from app.domain.ledger import Ledger, Tally
 from app.domain.memory.host import add_host, host_peak
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
 from app.domain.memory.overhead import context_bytes, kept_frac, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
-from app.domain.memory.stages import busiest_stage
+from app.domain.memory.stages import busiest_stage, busiest_sums
 from app.domain.memory.tensor import vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
@@ -58,21 +59,48 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     by_moment = np.stack([gpu.at(moment) for moment in MOMENTS])
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
-    overhead, rates = Ledger(size), setup.rates
-    context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
-    nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
-    outside = context + nccl
-    live = _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=outside)
+    overhead, host, nvme = Ledger(size), Ledger(size), Ledger(size)
+    live = _live(overhead, setup, columns, gpu, allocated)
     extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
-    host, nvme = Ledger(size), Ledger(size)
     add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
     return Memory(
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
-        reserved=allocated + extra, device=allocated + extra + outside, roomy=allocated + unbounded + outside,
+        reserved=allocated + extra, device=allocated + extra + live.outside, roomy=allocated + unbounded + live.outside,
         expandable=np.minimum(allocated + extra, _expandable(setup, columns, live)),
-        needed=allocated * (1 + rates.needed_frac) + outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        needed=allocated * (1 + setup.rates.needed_frac) + live.outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
         busiest=busiest,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryTotals:
+    """What the search compares: the fields of ``Memory`` of the same names, in the shapes they broadcast from."""
+
+    device: Array
+    roomy: Array
+    needed: Array
+    host_bytes: Array
+    nvme_bytes: Array
+    share: Share
+
+
+def evaluate_totals(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> MemoryTotals:
+    """The totals of ``evaluate_memory`` by the same terms, without lines.
+
+    Columns may have any shapes that broadcast: (S, 1) for what structure decides, (S, B) for batches.
+    """
+    share, shape = share_of(setup, numbers, columns), columns.shape
+    gpu, busiest = busiest_sums(setup, numbers, columns)
+    allocated = reduce(np.maximum, [gpu.at(moment) for moment in MOMENTS])
+    overhead, host, nvme = Tally(shape), Tally(shape), Tally(shape)
+    live = _live(overhead, setup, columns, gpu, allocated)
+    extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
+    add_host(host, setup, columns, share)
+    add_nvme(nvme, setup, columns, share)
+    return MemoryTotals(
+        device=allocated + extra + live.outside, roomy=allocated + unbounded + live.outside,
+        needed=allocated * (1 + setup.rates.needed_frac) + live.outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
     )  # fmt: skip
 
 
@@ -83,6 +111,14 @@ class _Live:
     allocated: Array
     pools: Array
     outside: Array
+
+
+def _live(overhead: Ledger, setup: TrainingSetup, columns: Columns, gpu: Ledger, allocated: Array) -> _Live:
+    """Add what the process holds outside the allocator; returns it with the live tensors."""
+    rates = setup.rates
+    context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
+    nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
+    return _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=context + nccl)
 
 
 def _add_cached(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, live: _Live) -> tuple[Array, Array]:
@@ -129,21 +165,22 @@ def flattening(columns: Columns) -> Array:
 
 def cached_peaks(ledger: Ledger, columns: Columns) -> Array:
     """Sum of the peaks of what cannot use each other's blocks: streams, or flat buffers and everything else. Bytes per GPU."""
-    peaks: Array = np.where(flattening(columns), flat_peaks(ledger), pool_peaks(ledger))
+    flattens = flattening(columns)
+    peaks: Array = np.where(flattens, flat_peaks(ledger), pool_peaks(ledger)) if flattens.any() else pool_peaks(ledger)
     return peaks
 
 
 def pool_peaks(ledger: Ledger) -> Array:
     """Sum of the peaks that each stream's allocator pool reaches on its own, bytes per GPU."""
     pools = (("default", "flat"), ("gather",), ("reduce",))
-    peaks = [np.stack([sum(ledger.at(moment, name) for name in pool) for moment in MOMENTS]).max(axis=0) for pool in pools]
-    total: Array = sum(peaks, np.zeros(ledger.size))
+    peaks = [reduce(np.maximum, [sum(ledger.at(moment, name) for name in pool) for moment in MOMENTS]) for pool in pools]
+    total: Array = peaks[0] + peaks[1] + peaks[2]
     return total
 
 
 def flat_peaks(ledger: Ledger) -> Array:
     """Sum of the peaks of flat step buffers and of everything else, bytes per GPU."""
-    flat = np.stack([ledger.at(moment, "flat") for moment in MOMENTS])
-    rest = np.stack([ledger.at(moment) for moment in MOMENTS]) - flat
-    total: Array = flat.max(axis=0) + rest.max(axis=0)
+    flat = [ledger.at(moment, "flat") for moment in MOMENTS]
+    rest = [ledger.at(moment) - buffers for moment, buffers in zip(MOMENTS, flat, strict=True)]
+    total: Array = reduce(np.maximum, flat) + reduce(np.maximum, rest)
     return total

@@ -47,10 +47,11 @@ def rounded_tensors_bytes(model: Architecture, ranks: Array, bytes_each: Array) 
     Returns:
         Bytes per rank, an entry a candidate.
     """
-    pairs, inverse = np.unique(np.stack([ranks * 1.0, bytes_each]), axis=1, return_inverse=True)
+    by, width = np.broadcast_arrays(ranks * 1.0, bytes_each)
+    pairs, inverse = np.unique(by + 1j * width, return_inverse=True)
     tensors = [(w.numel // w.copies, w.copies * s.owned) for s in model.stacks for w in s.block.weights]
     tensors += [(w.numel // w.copies, w.copies) for w in model.weights]
     numel, count = np.array(tensors, dtype=np.float64).T
-    extra = [float((rounding_bytes(np.ceil(numel / n) * width) * count).sum()) if n else 0.0 for n, width in pairs.T]
+    extra = [float((rounding_bytes(np.ceil(numel / n) * each) * count).sum()) if n else 0.0 for n, each in zip(pairs.real, pairs.imag)]
     by_candidate: Array = np.array(extra)[inverse]
     return by_candidate

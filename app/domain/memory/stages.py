@@ -6,12 +6,15 @@ hold no more blocks than the first, fewer micro-batches and neither end, so none
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
+from functools import reduce
+from typing import TypeVar
 
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger, chosen
+from app.domain.ledger import Ledger, Tally, chosen, chosen_sums
 from app.domain.memory.activations import add_activations
 from app.domain.memory.buffers import add_buffers
 from app.domain.memory.logits import add_logits
@@ -20,6 +23,8 @@ from app.domain.memory.states import add_states
 from app.domain.memory.tensor import residual_ranks, vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
+
+L = TypeVar("L", bound=Ledger)
 
 _CLEARLY = 1.01
 """Stages whose peaks differ by less than this need the same."""
@@ -69,20 +74,44 @@ def gathered_head_input_bytes(tokens: Array, hidden: int, bytes_each: Array, ten
 
 def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> tuple[Ledger, Share]:
     """Lines and share of the pipeline stage that needs most, for every candidate."""
-    piped = bool((columns.pp > 1).any())
-    shares = [share_of(setup, numbers, columns, stage) for stage in ((0, int(columns.pp.max()) - 1) if piped else (0,))]
-    ledgers = [_stage_ledger(setup, numbers, columns, share) for share in shares]
-    if not piped:
+    ledgers, shares = _stages(setup, numbers, columns, Ledger)
+    if len(ledgers) == 1:
         return ledgers[0], shares[0]
-    peaks = [np.stack([ledger.at(moment) for moment in MOMENTS]).max(axis=0) for ledger in ledgers]
-    # Where both need as much, the first has more blocks of activations cached beside it.
-    which = (peaks[1] > _CLEARLY * peaks[0]) * 1
-    share = Share(**{f.name: np.choose(which, [getattr(s, f.name) for s in shares]) for f in fields(Share)})
-    return chosen(ledgers, which), share
+    which = _busiest(ledgers)
+    return chosen(ledgers, which), _chosen_share(shares, which)
 
 
-def _stage_ledger(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> Ledger:
-    ledger = Ledger(len(columns))
+def busiest_sums(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> tuple[Tally, Share]:
+    """The same as sums, for the search."""
+    tallies, shares = _stages(setup, numbers, columns, Tally)
+    if len(tallies) == 1:
+        return tallies[0], shares[0]
+    which = _busiest(tallies)
+    return chosen_sums(tallies, which), _chosen_share(shares, which)
+
+
+def _stages(setup: TrainingSetup, numbers: Numbers, columns: Columns, kind: type[L]) -> tuple[list[L], list[Share]]:
+    """Lines and shares of the first stage and, where there are several, of the last."""
+    stages = (0, int(columns.pp.max()) - 1) if (columns.pp > 1).any() else (0,)
+    shares = [share_of(setup, numbers, columns, stage) for stage in stages]
+    ledgers = [kind(columns.shape) for _ in stages]
+    for ledger, share in zip(ledgers, shares, strict=True):
+        _add_stage(ledger, setup, numbers, columns, share)
+    return ledgers, shares
+
+
+def _busiest(ledgers: Sequence[Ledger]) -> Array:
+    """Which of the two stages needs more; where both need as much, the first has more blocks of activations cached beside it."""
+    first, last = (reduce(np.maximum, [ledger.at(moment) for moment in MOMENTS]) for ledger in ledgers)
+    which: Array = (last > _CLEARLY * first) * 1
+    return which
+
+
+def _chosen_share(shares: Sequence[Share], which: Array) -> Share:
+    return Share(**{f.name: np.choose(which, [getattr(s, f.name) for s in shares]) for f in fields(Share)})
+
+
+def _add_stage(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     add_states(ledger, setup, numbers, columns, share)
     add_activations(ledger, setup, columns, share)
     if (columns.pp > 1).any():
@@ -94,7 +123,6 @@ def _stage_ledger(setup: TrainingSetup, numbers: Numbers, columns: Columns, shar
     loss = columns if setup.recipe.fused_loss else replace(columns, tp=vocabulary_ranks(columns))
     add_logits(ledger, setup, loss, replace(share, tokens=share.tokens * share.has_loss))
     add_buffers(ledger, setup, numbers, columns, share)
-    return ledger
 
 
 def _add_outputs(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
@@ -102,7 +130,7 @@ def _add_outputs(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: 
     logits = 0 if setup.recipe.fused_loss else setup.model.vocab_size
     ledger.add(
         stage_output_bytes, "activations", "forward", {FORWARD: 1 - share.has_loss, LOSS: 1.0} | IN_BLOCKS,
-        tokens=share.tokens * (columns.deepspeed > 0),
+        tokens=share.tokens * ((columns.deepspeed > 0) & (columns.pp > 1)),
         width=np.where(share.has_loss > 0, logits, setup.model.hidden_size),
         bytes_each=columns.compute_bytes,
         in_flight=share.in_flight,

@@ -24,8 +24,11 @@ def situations(setup: TrainingSetup, columns: Columns) -> list[str]:
 
 def peak_ratios(setup: TrainingSetup, columns: Columns) -> tuple[Array, Array]:
     """Lower and upper end of measured over predicted peaks in each candidate's situation; nine of ten runs lie between."""
-    pairs = np.array([setup.rates.peak_ratio[s] for s in situations(setup, columns)])
-    return np.minimum(1.0, pairs[:, 0]), np.maximum(1.0, pairs[:, 1])
+    kind = setup.recipe.adapter.kind if setup.recipe.adapter else "full"
+    fsdp2, deepspeed = gathering(columns)
+    gathered, whole = (setup.rates.peak_ratio[f"{kind} {how}"] for how in ("gathered", "whole"))
+    low, high = (np.where(fsdp2 | deepspeed, *ends) for ends in zip(gathered, whole, strict=True))
+    return np.minimum(1.0, low), np.maximum(1.0, high)
 
 
 def safe_bytes(predicted: Array, high: Array) -> Array:

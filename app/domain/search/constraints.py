@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 OFFLOAD_TARGETS = ("none", "cpu", "nvme")
 OBJECTIVES = ("throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch")
+AXES = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
+"""Mesh axes that are not data-parallel, by the names of their degrees."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,61 +1,160 @@
-"""Evaluate a candidate table: memory for all, time for all, and which of them fit."""
+"""Evaluate candidates: memory and time of each, which of them fit, and the few figures by which they are compared.
+
+Small tables are evaluated flat, with every line kept. Larger ones are scanned: memory of structures beside their batches as sums,
+time only for candidates that fit. What is shown of a scanned table is evaluated again, flat, so that it is what a request that
+pins it would get.
+"""
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from app.domain.memory.peak import Memory, evaluate_memory
+from app.domain.memory.peak import Memory, MemoryTotals, evaluate_memory
 from app.domain.memory.sureness import peak_ratios, safe_bytes
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.constraints import Constraints
-from app.domain.search.space import build_space
+from app.domain.search.space import Space, build_space
+from app.domain.search.table import Outline, candidate_columns
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup, numbers_of
 from app.domain.speed.step import Speed, evaluate_speed
 
 HOST_SAFE_FRAC = 0.9
 """Share of a node's memory up to which a plan is called safe: processes, page cache and data workers take the rest."""
 
+OVER_GPU = "needs more GPU memory than there is"
+OVER_HOST = "fits the GPU but needs more host memory than the node has"
+OVER_DISK = "fits GPU and host but needs more disk than the node has"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Evaluation:
-    """One table with everything it costs.
+class Verdicts:
+    """Which candidates fit, in the shapes of their columns.
 
     Attributes:
         fits: device, host and disk stay within capacity.
         safe: they do so with a probability of at least 80 %, and nothing makes the allocator give cached blocks back.
         over_bytes: bytes it cannot do without above the usable capacity (negative where there is room).
-        tokens_per_s: of the whole job.
-        complexity: order of preference between plans that are equally fast, lower is simpler.
     """
+
+    fits: Array
+    safe: Array
+    over_bytes: Array
+    host_over_bytes: Array
+    nvme_over_bytes: Array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What candidates are compared by, an entry a candidate.
+
+    Attributes:
+        fits, safe, over_bytes, host_over_bytes, nvme_over_bytes: see ``Verdicts``.
+        device_bytes: per GPU at the peak.
+        tokens_per_s: of the whole job; of no meaning where a candidate does not fit.
+        complexity: order of preference between plans that are equally fast, lower is simpler.
+        row, group, replicas, micro_batch, tp, pp, sp, ep: columns of the same names.
+        offloaded: whether optimizer or parameters are.
+        written: whether the product writes a training script for it: none is written for pipeline, sequence or expert axes.
+        rejected: candidates left out, by reason.
+    """
+
+    fits: Array
+    safe: Array
+    over_bytes: Array
+    host_over_bytes: Array
+    nvme_over_bytes: Array
+    device_bytes: Array
+    tokens_per_s: Array
+    complexity: Array
+    row: Array
+    group: Array
+    replicas: Array
+    micro_batch: Array
+    tp: Array
+    pp: Array
+    sp: Array
+    ep: Array
+    offloaded: Array
+    written: Array
+    rejected: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    @property
+    def preferred(self) -> Array:
+        """The best class of candidates there is: with a script before without, safe before merely fitting."""
+        classes = (self.safe & self.written, self.fits & self.written, self.safe, self.fits)
+        return next((members for members in classes if members.any()), self.fits)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluation:
+    """Some candidates with everything they cost, an entry each."""
 
     setup: TrainingSetup
     numbers: Numbers
     columns: Columns
     memory: Memory
     speed: Speed
-    fits: Array
-    safe: Array
-    over_bytes: Array
-    host_over_bytes: Array
-    nvme_over_bytes: Array
+    verdicts: Verdicts
     tokens_per_s: Array
     complexity: Array
-    rejected: dict[str, int]
+
+    @property
+    def fits(self) -> Array:
+        """See ``Verdicts``."""
+        return self.verdicts.fits
+
+    @property
+    def safe(self) -> Array:
+        """See ``Verdicts``."""
+        return self.verdicts.safe
+
+    @property
+    def over_bytes(self) -> Array:
+        """See ``Verdicts``."""
+        return self.verdicts.over_bytes
+
+    def table(self, rejected: Counter[str] | None = None) -> Table:
+        """What its candidates are compared by."""
+        v, c = self.verdicts, self.columns
+        return Table(
+            fits=v.fits, safe=v.safe, over_bytes=v.over_bytes, host_over_bytes=v.host_over_bytes, nvme_over_bytes=v.nvme_over_bytes,
+            device_bytes=self.memory.device, tokens_per_s=self.tokens_per_s, complexity=self.complexity,
+            row=c.row, group=c.group, replicas=c.replicas, micro_batch=c.micro_batch, tp=c.tp, pp=c.pp, sp=c.sp, ep=c.ep,
+            offloaded=(c.offload_optimizer > 0) | (c.offload_parameters > 0), written=c.pp * c.sp * c.ep == 1,
+            rejected=dict(rejected or {}) | rejections(v.over_bytes, v.host_over_bytes, v.nvme_over_bytes),
+        )  # fmt: skip
 
 
 def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
-    """Build the space for one pool and evaluate it.
+    """Build the space for one pool and evaluate every candidate flat, lines and all.
 
     Raises:
         InvalidRequestError: the pins contradict each other, the model or the devices.
     """
+    space = build_space(setup, constraints)
+    return evaluate_candidates(setup, constraints, space, np.arange(len(space)))
+
+
+def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: Space, candidates: Array) -> Evaluation:
+    """Evaluate some candidates of a space flat."""
     numbers = numbers_of(setup.model, setup.recipe)
-    space = build_space(setup, numbers, constraints)
-    columns = space.columns
+    columns = candidate_columns(space, setup, numbers, candidates)
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
+    return Evaluation(
+        setup=setup, numbers=numbers, columns=columns, memory=memory, speed=speed, verdicts=judge(setup, constraints, columns, memory),
+        tokens_per_s=speed.tokens_per_step / speed.step_s, complexity=complexity_of(columns),
+    )  # fmt: skip
+
+
+def judge(setup: TrainingSetup, constraints: Constraints, columns: Columns, memory: Memory | MemoryTotals) -> Verdicts:
+    """Compare what is needed with what there is."""
     node, capacity = setup.pool.node, setup.capacity_bytes
     over = memory.needed - capacity
     # Memory that is only assumed makes a plan doubtful, never impossible.
@@ -68,12 +167,7 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     # A host that is not known cannot be said to hold what is offloaded to it.
     if node.host_memory_bytes is None:
         safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)
-    rejected = dict(space.rejected) | _capacity_rejections(over, host_over, nvme_over)
-    return Evaluation(
-        setup=setup, numbers=numbers, columns=columns, memory=memory, speed=speed, fits=fits, safe=safe, over_bytes=over,
-        host_over_bytes=host_over, nvme_over_bytes=nvme_over, tokens_per_s=speed.tokens_per_step / speed.step_s,
-        complexity=_complexity(columns), rejected=rejected,
-    )  # fmt: skip
+    return Verdicts(fits=fits, safe=safe, over_bytes=over, host_over_bytes=host_over, nvme_over_bytes=nvme_over)
 
 
 def host_capacity_bytes(setup: TrainingSetup) -> int | None:
@@ -95,21 +189,21 @@ def _disk(setup: TrainingSetup, columns: Columns, *, pinned: bool) -> Array:
     return np.where(uses, unknown if space is None else float(space), np.inf)
 
 
-def _capacity_rejections(over: Array, host_over: Array, nvme_over: Array) -> dict[str, int]:
-    counts = {
-        "needs more GPU memory than there is": int((over > 0).sum()),
-        "fits the GPU but needs more host memory than the node has": int(((over <= 0) & (host_over > 0)).sum()),
-        "fits GPU and host but needs more disk than the node has": int(((over <= 0) & (host_over <= 0) & (nvme_over > 0)).sum()),
-    }
+def rejections(over: Array, host_over: Array, nvme_over: Array) -> dict[str, int]:
+    """Candidates that do not fit, by the first thing there is too little of."""
+    gpu, host, disk = over > 0, host_over > 0, nvme_over > 0
+    counts = {OVER_GPU: int(gpu.sum()), OVER_HOST: int((~gpu & host).sum()), OVER_DISK: int((~gpu & ~host & disk).sum())}
     return {reason: count for reason, count in counts.items() if count}
 
 
-def _complexity(columns: Columns) -> Array:
+def complexity_of(columns: Columns | Outline) -> Array:
     """Simpler first: the strategy's own order, then each extra moving part. Documented in docs/adr/0002."""
-    base = np.array([s.complexity for s in STRATEGIES])[columns.row]
-    offload = (columns.offload_optimizer > 0) * 10 + (columns.offload_parameters > 0) * 10 + (columns.offload_optimizer == 2) * 20
-    extras = (
-        (columns.act_offload > 0) * 5 + (columns.hpz > 1) * 2 + (columns.checkpointing == 1) * 0.5 + (columns.checkpointing == 2) * 0.25
-    )
-    total: Array = base + offload + extras + columns.lean * 0.1
+    c = columns
+    base = np.array([s.complexity for s in STRATEGIES])[c.row]
+    offload = (c.offload_optimizer > 0) * 10 + (c.offload_parameters > 0) * 10 + (c.offload_optimizer == 2) * 20
+    extras = (c.act_offload > 0) * 5 + (c.hpz > 1) * 2 + (c.checkpointing == 1) * 0.5 + (c.checkpointing == 2) * 0.25
+    quantised = (c.qwz > 0) * 3 + (c.qgz > 0) * 4
+    # More than any plain data-parallel plan has, so that one within 5 % always comes first.
+    axes = (c.tp > 1) * 60 + (c.sp > 1) * 70 + (c.pp > 1) * 80 + (c.ep > 1) * 80
+    total: Array = base + offload + extras + c.lean * 0.1 + quantised + axes
     return total

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.plan import Candidate, Rung, Settings
 from app.domain.recipe.recipe import CHECKPOINTING_NAMES
-from app.domain.search.evaluate import Evaluation
+from app.domain.search.constraints import AXES
+from app.domain.search.evaluate import Evaluation, Table
 from app.domain.search.results import verdict_at
+from app.domain.setup import Array
 from app.domain.units import format_gib, format_number
 
 _VERDICT_WORDS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}
@@ -60,6 +61,12 @@ def describe(settings: Settings) -> str:
         parts.append(f"shard groups of {settings.shard_group_size}")
     if settings.hpz_group_size > 1:
         parts.append(f"hpZ groups of {settings.hpz_group_size}")
+    for axis in AXES:
+        if (degree := getattr(settings, axis)) > 1:
+            parts.append(f"{axis.replace('_', ' ')} {degree}")
+    quantised = [n for n, on in (("qwZ", settings.quantized_weights), ("qgZ", settings.quantized_gradients)) if on]
+    if quantised:
+        parts.append(f"ZeRO++ {' and '.join(quantised)}")
     parts.append(f"micro-batch {settings.micro_batch} × {settings.grad_accum} accumulation")
     if settings.activation_checkpointing != "none":
         parts.append(f"{settings.activation_checkpointing} checkpointing" + (" kept on the host" if settings.activation_offload else ""))
@@ -69,34 +76,58 @@ def describe(settings: Settings) -> str:
     return ", ".join(parts)
 
 
-def ladder_of(evaluation: Evaluation, chosen: int) -> tuple[Rung, ...]:
-    """One rung a strategy, simplest first: its best candidate, and why it was passed over."""
-    rungs, rows = [], evaluation.columns.row
-    offloaded = (evaluation.columns.offload_optimizer > 0) | (evaluation.columns.offload_parameters > 0)
-    for number in sorted(set(rows.tolist()), key=lambda r: STRATEGIES[r].complexity):
-        for with_offload in (False, True):
-            members = np.flatnonzero((rows == number) & (offloaded == with_offload))
-            if len(members):
-                rungs.append(_rung(evaluation, members, chosen, with_offload=with_offload))
-    rungs.sort(key=lambda r: bool(r.settings["offload_optimizer"] or r.settings["offload_parameters"]))
-    return tuple(rungs)
+def rungs_of(table: Table, chosen: int) -> list[tuple[str, int]]:
+    """The ladder's rungs, simplest first, each with the candidate that stands for it: the chosen one, or its best.
+
+    One rung for each strategy without and with offload on the plainest mesh, and one for each further axis of parallelism.
+    """
+    plain = np.ones(len(table), dtype=bool)
+    axes: list[tuple[str, Array]] = []
+    for name in ("tp", "sp", "pp", "ep"):
+        degrees = getattr(table, name)
+        wider = degrees > degrees.min()
+        if wider.any():
+            axes.append((AXIS_LABELS[name], wider & plain))
+            plain &= ~wider
+    rungs = []
+    for offloaded in (False, True):
+        members = np.flatnonzero(plain & (table.offloaded == offloaded))
+        for number in sorted(set(table.row[members].tolist()), key=lambda r: STRATEGIES[r].complexity):
+            label = STRATEGIES[number].label + (" with offload" if offloaded else "")
+            rungs.append((label, _best_of(table, members[table.row[members] == number], chosen)))
+    return rungs + [(label, _best_of(table, np.flatnonzero(wider), chosen)) for label, wider in axes]
 
 
-def _rung(evaluation: Evaluation, members: Any, chosen: int, *, with_offload: bool) -> Rung:
-    fitting = members[evaluation.safe[members]] if evaluation.safe[members].any() else members[evaluation.fits[members]]
-    is_chosen = chosen in members
-    if is_chosen:
-        index = chosen
-    elif len(fitting):
-        index = int(fitting[np.argmax(evaluation.tokens_per_s[fitting])])
-    else:
-        index = int(members[np.argmin(evaluation.over_bytes[members])])
+AXIS_LABELS = {"tp": "tensor parallelism", "sp": "sequence parallelism", "pp": "pipeline parallelism", "ep": "expert parallelism"}
+
+
+def _best_of(table: Table, members: Array, chosen: int) -> int:
+    if chosen in members:
+        return chosen
+    for kind in (table.safe, table.fits):
+        fitting = members[kind[members]]
+        if len(fitting):
+            return int(fitting[np.argmax(table.tokens_per_s[fitting])])
+    return int(members[np.argmin(table.over_bytes[members])])
+
+
+def ladder_of(rungs: Sequence[tuple[str, int]], evaluation: Evaluation, places: Sequence[int], chosen: int) -> tuple[Rung, ...]:
+    """The ladder in words, with a reason on every rung that was passed over.
+
+    Args:
+        rungs: labels and candidates.
+        evaluation: what holds them; places: where each rung's candidate is in it, and chosen: where the recommended one is.
+    """
+    return tuple(_rung(label, evaluation, place, chosen) for (label, _), place in zip(rungs, places, strict=True))
+
+
+def _rung(label: str, evaluation: Evaluation, index: int, chosen: int) -> Rung:
     c, strategy = evaluation.columns, STRATEGIES[int(evaluation.columns.row[index])]
     return Rung(
-        label=strategy.label + (" with offload" if with_offload else ""),
+        label=label,
         verdict=verdict_at(evaluation, index),
-        why_not="" if is_chosen else _why_not(evaluation, index, chosen),
-        chosen=is_chosen,
+        why_not="" if index == chosen else _why_not(evaluation, index, chosen),
+        chosen=index == chosen,
         step_s=float(evaluation.speed.step_s[index]),
         device_bytes=round(float(evaluation.memory.device[index])),
         settings={
@@ -107,24 +138,31 @@ def _rung(evaluation: Evaluation, members: Any, chosen: int, *, with_offload: bo
             "activation_checkpointing": CHECKPOINTING_NAMES[int(c.checkpointing[index])],
             "offload_optimizer": bool(c.offload_optimizer[index]),
             "offload_parameters": bool(c.offload_parameters[index]),
-        },
+        }
+        | {axis: int(getattr(c, column)[index]) for column, axis in zip(("tp", "pp", "sp", "ep"), AXES, strict=True)},
     )
 
 
 def _why_not(evaluation: Evaluation, index: int, chosen: int) -> str:
-    over = float(evaluation.over_bytes[index])
-    if over > 0:
-        return f"needs {format_gib(over)} more than each GPU has"
-    if evaluation.host_over_bytes[index] > 0:
-        return f"needs {format_gib(float(evaluation.host_over_bytes[index]))} more host memory than a node has"
-    if evaluation.nvme_over_bytes[index] > 0:
+    v = evaluation.verdicts
+    if v.over_bytes[index] > 0:
+        return f"needs {format_gib(float(v.over_bytes[index]))} more than each GPU has"
+    if v.host_over_bytes[index] > 0:
+        return f"needs {format_gib(float(v.host_over_bytes[index]))} more host memory than a node has"
+    if v.nvme_over_bytes[index] > 0:
         return "needs more disk than a node has"
-    if not evaluation.fits[chosen]:
+    if not v.fits[chosen]:
         return ""
     factor = float(evaluation.tokens_per_s[chosen] / evaluation.tokens_per_s[index])
     if factor > 1.005:
         return f"fits, {100 * (1 - 1 / factor):.0f} % slower" if factor < 2 else f"fits, {format_number(factor)}× slower"
-    if evaluation.safe[chosen] and not evaluation.safe[index]:
+    if v.safe[chosen] and not v.safe[index]:
         return "fits only with its margin used up"
+    but = "no training script is written for it" if _unwritten(evaluation, index) > _unwritten(evaluation, chosen) else "more complex"
     faster = 100 * (1 / factor - 1)
-    return f"fits and is {faster:.0f} % faster, but more complex" if faster >= 1 else "fits and is as fast, but more complex"
+    return f"fits and is {faster:.0f} % faster, but {but}" if faster >= 1 else f"fits and is as fast, but {but}"
+
+
+def _unwritten(evaluation: Evaluation, index: int) -> bool:
+    c = evaluation.columns
+    return bool(c.pp[index] * c.sp[index] * c.ep[index] > 1)

@@ -13,7 +13,7 @@ from app.domain.search.evaluate import Evaluation
 
 _MAX_LIVE_NUMEL = 1_000_000_000
 _COLUMNS = (
-    "row", "world_size", "dp", "zero_ranks", "replicas", "state_ranks", "tp", "pp", "sp", "ep", "hpz", "micro_batch", "grad_accum",
+    "row", "world_size", "dp", "zero_ranks", "replicas", "state_ranks", "tp", "pp", "sp", "ep", "hpz", "micro_batch", "grad_accum", "qwz", "qgz",
     "checkpointing", "act_offload", "offload_optimizer", "offload_parameters", "bucket", "prefetch", "persistence", "reuse", "sub_group",
     "overlap_comm",
 )  # fmt: skip
@@ -56,6 +56,8 @@ def _mesh(number: dict[str, int], states: str) -> dict[str, Any]:
         "expert_parallel": number["ep"],
         "shard_group_size": 1 if states == "none" else shard,
         "hpz_group_size": number["hpz"],
+        "quantized_weights": bool(number["qwz"]),
+        "quantized_gradients": bool(number["qgz"]),
         "micro_batch": number["micro_batch"],
         "grad_accum": number["grad_accum"],
         "global_batch": number["micro_batch"] * number["grad_accum"] * number["dp"],

@@ -10,8 +10,9 @@ from app.domain.errors import InvalidRequestError
 from app.domain.plan import WayOut
 from app.domain.recipe.adapter import Adapter
 from app.domain.search.constraints import Constraints
-from app.domain.search.evaluate import Evaluation, evaluate, with_recipe
+from app.domain.search.evaluate import Evaluation, with_recipe
 from app.domain.search.objective import choose, nearest
+from app.domain.search.scan import search
 from app.domain.setup import TrainingSetup
 
 _PINS = (
@@ -36,13 +37,13 @@ def ways_out_of(evaluation: Evaluation, constraints: Constraints) -> tuple[WayOu
 
 def _try(label: str, changes: dict[str, Any], setup: TrainingSetup, constraints: Constraints) -> tuple[WayOut, float] | None:
     try:
-        evaluation = evaluate(setup, constraints)
+        table = search(setup, constraints).table
     except InvalidRequestError:
         return None
-    index = choose(evaluation, "throughput")
-    row = nearest(evaluation) if index is None else index
-    way = WayOut(label=label, changes=changes, device_bytes=round(float(evaluation.memory.device[row])), fits=index is not None)
-    return way, float(evaluation.tokens_per_s[row])
+    index = choose(table, "throughput")
+    row = nearest(table) if index is None else index
+    way = WayOut(label=label, changes=changes, device_bytes=round(float(table.device_bytes[row])), fits=index is not None)
+    return way, float(table.tokens_per_s[row])
 
 
 def _changes(evaluation: Evaluation, constraints: Constraints) -> Iterator[tuple[str, dict[str, Any], TrainingSetup, Constraints]]:

@@ -1,0 +1,51 @@
+"""What is said about the search itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from app.domain.plan import PlanWarning
+from app.domain.search.objective import SIMPLER_WITHIN_FRAC
+from app.domain.search.scan import Found
+from app.domain.search.space import MAX_CANDIDATES
+from app.domain.search.warn.base import warning
+
+
+def search_warnings(found: Found, chosen: int | None) -> tuple[PlanWarning, ...]:
+    """What was not searched, and what was searched but passed over for want of a script."""
+    return (*_narrowed(found), *_unwritten(found, chosen))
+
+
+def _narrowed(found: Found) -> Iterator[PlanWarning]:
+    if found.space.narrowed:
+        yield warning(
+            "search_narrowed",
+            f"More than {MAX_CANDIDATES:,} combinations were open, so not all were tried. Searched were: {'; '.join(found.space.narrowed)}.",
+            "constraints",
+            "Pin a strategy, a degree of parallelism or the micro-batch to search the rest in full.",
+        )
+
+
+def _unwritten(found: Found, chosen: int | None) -> Iterator[PlanWarning]:
+    """A faster plan that only the user's own trainer could run."""
+    table = found.table
+    if chosen is None or not table.written[chosen]:
+        return
+    others = np.flatnonzero(table.safe & ~table.written)
+    if not len(others):
+        return
+    best = int(others[np.argmax(table.tokens_per_s[others])])
+    gain = float(table.tokens_per_s[best] / table.tokens_per_s[chosen]) - 1
+    if gain > SIMPLER_WITHIN_FRAC:
+        degrees = (("pipeline_parallel", table.pp), ("sequence_parallel", table.sp), ("expert_parallel", table.ep))
+        used = [(axis, int(column[best])) for axis, column in degrees if column[best] > 1]
+        yield warning(
+            "faster_without_script",
+            f"With {' and '.join(f'{axis} {degree}' for axis, degree in used)} the job would be {100 * gain:.0f} % faster, but no training "
+            "script is written for it here.",
+            f"constraints.{used[0][0]}",
+            f"Pin {used[0][0]} to {used[0][1]} for its configuration files, and run them with a trainer written for it.",
+            severity="info",
+        )
