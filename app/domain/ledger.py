@@ -5,7 +5,7 @@ The same lines give both: the sums the search compares and, for a chosen candida
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,13 +59,14 @@ class Ledger:
     def __init__(self, size: Shape) -> None:
         self.size = size
         self.lines: list[Line] = []
+        self._sums: dict[tuple[str, str], Array] = {}
 
     def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
         """Evaluate a term for all candidates and keep it as a line; returns its values.
 
         Which stream a term allocates on is declared in ``POOLS``.
         """
-        value = np.broadcast_to(np.asarray(function(**arguments), dtype=np.float64), self.size)
+        value = _spread_to(np.asarray(function(**arguments), dtype=np.float64), self.size)
         card = card_of(function)
         self.lines.append(
             Line(
@@ -87,14 +88,19 @@ class Ledger:
             out += line.value
         return out
 
-    def at(self, moment: str, pool: str | None = None) -> Array:
-        """Sum of what is alive at one moment (in one allocator pool, if named), an entry a candidate."""
-        out = np.zeros(self.size)
-        for line in self.lines:
-            share = line.alive.get(moment)
-            if share is not None and pool in (None, line.pool):
-                out += line.value * share
-        return out
+    def at(self, moment: str, *pools: str) -> Array:
+        """Sum of what is alive at one moment (in some allocator pools, if named), an entry a candidate."""
+        if not self._sums and self.lines:
+            for line in self.lines:
+                for when, share in line.alive.items():
+                    part = line.value if type(share) is float and share == 1.0 else line.value * share
+                    for key in ((when, _EVERY), (when, line.pool)):
+                        self._sums[key] = self._sums[key] + part if key in self._sums else part
+        parts = [there for pool in pools or (_EVERY,) if (there := self._sums.get((moment, pool))) is not None]
+        return sum(parts[1:], parts[0]) if parts else np.zeros(self.size)
+
+
+_EVERY = "every pool"
 
 
 class Tally(Ledger):
@@ -115,6 +121,8 @@ class Tally(Ledger):
         """Evaluate a term and keep its sums only; returns its values, not broadcast."""
         value = np.asarray(function(**arguments), dtype=np.float64)
         pool = POOLS.get(function.__name__, "default")
+        if not value.any():
+            return value
         if not alive:
             _put(self._all, value)
         elif all(isinstance(share, float) for share in alive.values()):
@@ -128,12 +136,11 @@ class Tally(Ledger):
         """Sum of the lines that belong to no moment."""
         return _summed(self._all)
 
-    def at(self, moment: str, pool: str | None = None) -> Array:
-        """Sum of what is alive at one moment (in one allocator pool, if named), in the shape it has."""
-        spread = self.spread()
-        parts: dict[Shape, Array] = {}
-        for where in spread if pool is None else (pool,):
-            for value in spread.get(where, {}).get(moment, {}).values():
+    def at(self, moment: str, *pools: str) -> Array:
+        """Sum of what is alive at one moment (in some allocator pools, if named), in the shape it has."""
+        spread, parts = self.spread(), dict[Shape, Array]()
+        for pool in pools or spread:
+            for value in spread.get(pool, {}).get(moment, {}).values():
                 _put(parts, value)
         return _summed(parts)
 
@@ -152,6 +159,10 @@ class Tally(Ledger):
         return self._spread
 
 
+def _spread_to(value: Array, size: Shape) -> Array:
+    return value if value.shape == (size if isinstance(size, tuple) else (size,)) else np.broadcast_to(value, size)
+
+
 def _put(sums: dict[Shape, Array], value: Array) -> None:
     there = sums.get(value.shape)
     sums[value.shape] = value if there is None else there + value
@@ -159,45 +170,42 @@ def _put(sums: dict[Shape, Array], value: Array) -> None:
 
 def _summed(sums: Mapping[Shape, Array]) -> Array:
     """Small shapes first, so that large ones are touched once."""
-    total = np.zeros(())
-    for value in sorted(sums.values(), key=lambda v: v.size):
-        total = total + value
-    return total
+    if not sums:
+        return np.zeros(())
+    first, *rest = sorted(sums.values(), key=lambda v: v.size)
+    return sum(rest, first)
 
 
-def chosen_sums(tallies: Sequence[Tally], which: Array) -> Tally:
-    """One tally that takes each candidate's sums from the tally picked for it; see ``chosen``."""
-    out = Tally(tallies[0].size)
-    pairs = {(pool, moment) for tally in tallies for pool, by in tally.spread().items() for moment in by}
-    for pool, moment in pairs:
-        value = np.choose(which, [tally.at(moment, pool) for tally in tallies])
+def chosen_sums(first: Tally, second: Tally, takes_second: Array) -> Tally:
+    """One tally that takes each candidate's sums from one of two; see ``chosen``."""
+    out = Tally(first.size)
+    for pool, moment in {(pool, moment) for tally in (first, second) for pool, by in tally.spread().items() for moment in by}:
+        value = np.where(takes_second, second.at(moment, pool), first.at(moment, pool))
         out.spread().setdefault(pool, {})[moment] = {value.shape: value}
     return out
 
 
-def chosen(ledgers: Sequence[Ledger], which: Array) -> Ledger:
-    """One ledger that takes each candidate's entries from the ledger picked for it.
+def chosen(first: Ledger, second: Ledger, takes_second: Array) -> Ledger:
+    """One ledger that takes each candidate's entries from one of two with the same lines in the same order.
 
     Args:
-        ledgers: ledgers with the same lines in the same order.
-        which: index into them, an entry a candidate.
+        takes_second: whether a candidate's are taken from the second one.
     """
 
-    def pick(values: Sequence[Any]) -> Array:
-        return np.choose(which, [np.broadcast_to(np.asarray(v), (len(which),)) for v in values])
+    def pick(one: Any, other: Any) -> Any:
+        return one if one is other else np.where(takes_second, other, one)
 
-    out = Ledger(len(which))
-    for lines in zip(*(ledger.lines for ledger in ledgers), strict=True):
-        first = lines[0]
+    out = Ledger(first.size)
+    for line, other in zip(first.lines, second.lines, strict=True):
         out.lines.append(
             Line(
-                card=first.card,
-                category=first.category,
-                lifetime=first.lifetime,
-                arguments={name: pick([line.arguments[name] for line in lines]) for name in first.arguments},
-                value=pick([line.value for line in lines]),
-                alive={moment: pick([line.alive[moment] for line in lines]) for moment in first.alive},
-                pool=first.pool,
+                card=line.card,
+                category=line.category,
+                lifetime=line.lifetime,
+                arguments={name: pick(line.arguments[name], other.arguments[name]) for name in line.arguments},
+                value=pick(line.value, other.value),
+                alive={moment: pick(line.alive[moment], other.alive[moment]) for moment in line.alive},
+                pool=line.pool,
             )
         )
     return out

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from app.domain.recipe.precision import StoredDtypes, dtype_bytes
 from app.domain.recipe.recipe import Recipe
 
 Array = NDArray[Any]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +126,19 @@ class TrainingSetup:
     pool: Pool
     rates: Rates
     headroom_frac: float
+    memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def once(self, key: Hashable, make: Callable[[], T]) -> T:
+        """What follows from the setup alone, made the first time it is asked for."""
+        if key not in self.memo:
+            self.memo[key] = make()
+        made: T = self.memo[key]
+        return made
+
+    @property
+    def numbers(self) -> Numbers:
+        """Counts of the model under the recipe."""
+        return self.once("numbers", lambda: numbers_of(self.model, self.recipe))
 
     @property
     def capacity_bytes(self) -> int:

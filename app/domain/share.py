@@ -7,6 +7,7 @@ the first stage has the embedding as well, the last one the final norm, the head
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
@@ -124,13 +125,19 @@ def dim0_padding(setup: TrainingSetup, columns: Columns) -> Padding:
 
     Source: torch fully_shard, ``_init_sharded_param``.
     """
-    ranks, inverse = np.unique(np.where(columns.fsdp2 > 0, columns.param_ranks, 1), return_inverse=True)
+    each = np.where(columns.fsdp2 > 0, columns.param_ranks, 1)
+    # There are few different numbers: a set finds them faster than a sort.
+    ranks = sorted(set(each.ravel().tolist()))
+    inverse = np.searchsorted(np.array(ranks), each)
+    factors = [setup.once(("padding", n), partial(_paddings, setup, int(n))) for n in ranks]
+    inside, outside = (np.array(column)[inverse] for column in zip(*factors, strict=True))
+    return Padding(inside=inside, outside=outside)
+
+
+def _paddings(setup: TrainingSetup, ranks: int) -> tuple[float, float]:
+    """Factors inside and outside the blocks."""
     inside = [(w, s.owned) for s in setup.model.stacks for w in s.block.weights]
-    outside = [(w, 1) for w in setup.model.weights]
-    return Padding(
-        inside=np.array([_padded(inside, int(n)) for n in ranks])[inverse],
-        outside=np.array([_padded(outside, int(n)) for n in ranks])[inverse],
-    )
+    return _padded(inside, ranks), _padded([(w, 1) for w in setup.model.weights], ranks)
 
 
 def _padded(weights: list[tuple[Weight, int]], ranks: int) -> float:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Ledger
-from app.domain.memory.block_backward import norm_work, operations
+from app.domain.memory.block_backward import ABSENT, norm_work, operations
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS, REDUCTION
 from app.domain.memory.saved import Compute, first_block_unsaved, saved_per_token
 from app.domain.memory.tensor import Whole, gathered_per_token, replicated_per_token, residual_ranks
@@ -135,7 +135,9 @@ def compute_of(setup: TrainingSetup, *, width: float, autocast: bool) -> Compute
 def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     """Bytes per token by candidate: stacks are summed, autocast and plain compute counted apart and chosen by column."""
     width = float(columns.compute_bytes.flat[0])
-    variants = [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
+    variants = setup.once(
+        ("blocks", width), lambda: [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
+    )
     none, selective, full, whole = (np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True))
     policy = columns.checkpointing
     # A norm that casts its input to fp32 keeps the copy; others keep the input itself, which is what the checkpoint holds. Kernels
@@ -166,10 +168,9 @@ def _whole(setup: TrainingSetup, columns: Columns) -> list[Array]:
     """
     c, width = columns, float(columns.compute_bytes.flat[0])
     gathers = residual_ranks(c) > 1
-    variants = []
-    for autocast in (False, True):
-        compute = compute_of(setup, width=width, autocast=autocast)
-        variants.append([_whole_blocks(setup, compute, count) for count in (replicated_per_token, gathered_per_token)])
+    computes = (compute_of(setup, width=width, autocast=autocast) for autocast in (False, True))
+    counts = (replicated_per_token, gathered_per_token)
+    variants = setup.once(("whole", width), lambda: [[_whole_blocks(setup, compute, count) for count in counts] for compute in computes])
     none, selective, full, *at_work = (
         np.where(gathers, gathered, np.where(c.autocast > 0, casts, plains)) * (c.tp > 1)
         for plains, casts, gathered in zip(variants[0][0], variants[1][0], variants[0][1], strict=True)
@@ -221,7 +222,7 @@ def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
         _add_held_inputs(ledger, columns, share, kept)
     exchanged = c.compute_bytes * _exchanged_per_token(setup) * (c.sp > 1)
     ledger.add(exchange_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, bytes_per_token=exchanged, tensor_ranks=c.tp)
-    work, replicated, gradient = _largest_operation(setup, c, share, np.array(whole_at_work))
+    work, replicated, gradient = _largest_operation(setup, c, share, whole_at_work)
     ledger.add(block_working_bytes, "activations", "backward", IN_BLOCKS, tokens=share.tokens, bytes_per_token=work - replicated,
                tensor_ranks=c.tp, weight_gradient=gradient, replicated=replicated)  # fmt: skip
     _add_outside(ledger, setup, c, share)
@@ -256,23 +257,31 @@ def _add_held_inputs(ledger: Ledger, columns: Columns, share: Share, kept: Array
     ledger.add(held_input_bytes, "activations", "backward", passed, tokens=share.tokens, bytes_per_token=kept * held, tensor_ranks=c.tp)
 
 
-def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, whole: Array) -> tuple[Array, Array, Array]:
+def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, whole: Sequence[Array]) -> tuple[Array, Array, Array]:
     """Bytes per token, those of them every tensor rank has whole, and bytes of weight gradients at the operation of a block's
     backward that holds most, by candidate."""
     c, width = columns, float(columns.compute_bytes.flat[0])
     block_grads = share.block_numel * c.compute_bytes * (0.0 if setup.recipe.adapter else 1.0)
-    variants = []
-    for autocast in (False, True):
-        compute = compute_of(setup, width=width, autocast=autocast)
-        variants.append(operations(_widest(setup, compute), compute))
-    work = np.array([np.where(c.autocast > 0, cast.bytes_per_token, plain.bytes_per_token) for plain, cast in zip(*variants, strict=True)])
+    computes = (compute_of(setup, width=width, autocast=autocast) for autocast in (False, True))
+    variants = setup.once(("operations", width), lambda: [operations(_widest(setup, compute), compute) for compute in computes])
     # ZeRO moves each gradient into its bucket as it is made: one matrix is beside it. Others keep the block's to its end.
-    one = variants[0][0].weights_frac
-    grads = np.array([np.where(c.zero12 | c.zero3, min(op.weights_frac, one), op.weights_frac) * block_grads for op in variants[0]])
-    whole = np.minimum(whole, work)
-    best = (share.tokens * ((work - whole) / c.tp + whole) + grads).argmax(axis=0)
-    at_best = [np.choose(best, rows) for rows in (work, whole, grads)]
-    return at_best[0], at_best[1], at_best[2]
+    buckets, one = c.zero12 | c.zero3, variants[0][0].weights_frac
+    best: tuple[Array, Array, Array] | None = None
+    most: Array = np.zeros(())
+    for plain, cast, replicated in zip(*variants, whole, strict=True):
+        if plain is ABSENT:
+            continue
+        work = np.where(c.autocast > 0, cast.bytes_per_token, plain.bytes_per_token)
+        at_work = np.minimum(replicated, work)
+        grads = np.where(buckets, min(plain.weights_frac, one), plain.weights_frac) * block_grads
+        total = share.tokens * ((work - at_work) / c.tp + at_work) + grads
+        larger = total > most
+        if best is None or larger.all():
+            best, most = (work, at_work, grads), total
+        elif larger.any():
+            best = np.where(larger, work, best[0]), np.where(larger, at_work, best[1]), np.where(larger, grads, best[2])
+            most = np.where(larger, total, most)
+    return best or (np.zeros(()), np.zeros(()), np.zeros(()))
 
 
 def _add_outside(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:

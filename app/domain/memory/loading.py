@@ -11,7 +11,7 @@ import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Ledger
-from app.domain.setup import Array, Columns, TrainingSetup, numbers_of
+from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
 
 LOAD, INITIALISE, TRAIN = "load", "initialise", "train"
@@ -73,7 +73,7 @@ def host_flatten_bytes(params: Array, bytes_each: Array, ranks_per_node: Array) 
 
 def add_loading(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     """Add the lines of loading and of building the engine."""
-    c, numbers = columns, numbers_of(setup.model, setup.recipe)
+    c, numbers = columns, setup.numbers
     # A loader reads the whole model, however it is split over ranks later, but a pipeline is built from layer specifications, of which
     # each rank builds its own stage's, and of those its own slices. Adapters are made afterwards.
     part = np.where(c.pp > 1, share.inside + share.outside, numbers.total)

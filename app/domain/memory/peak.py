@@ -55,7 +55,7 @@ class Memory:
 def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> Memory:
     """Evaluate every memory term for every candidate once."""
     share, size = share_of(setup, numbers, columns), len(columns)
-    gpu, busiest = busiest_stage(setup, numbers, columns)
+    gpu, busiest = busiest_stage(setup, numbers, columns, share)
     by_moment = np.stack([gpu.at(moment) for moment in MOMENTS])
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
@@ -91,7 +91,7 @@ def evaluate_totals(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     Columns may have any shapes that broadcast: (S, 1) for what structure decides, (S, B) for batches.
     """
     share, shape = share_of(setup, numbers, columns), columns.shape
-    gpu, busiest = busiest_sums(setup, numbers, columns)
+    gpu, busiest = busiest_sums(setup, numbers, columns, share)
     allocated = reduce(np.maximum, [gpu.at(moment) for moment in MOMENTS])
     overhead, host, nvme = Tally(shape), Tally(shape), Tally(shape)
     live = _live(overhead, setup, columns, gpu, allocated)
@@ -173,7 +173,7 @@ def cached_peaks(ledger: Ledger, columns: Columns) -> Array:
 def pool_peaks(ledger: Ledger) -> Array:
     """Sum of the peaks that each stream's allocator pool reaches on its own, bytes per GPU."""
     pools = (("default", "flat"), ("gather",), ("reduce",))
-    peaks = [reduce(np.maximum, [sum(ledger.at(moment, name) for name in pool) for moment in MOMENTS]) for pool in pools]
+    peaks = [reduce(np.maximum, [ledger.at(moment, *pool) for moment in MOMENTS]) for pool in pools]
     total: Array = peaks[0] + peaks[1] + peaks[2]
     return total
 

@@ -6,7 +6,6 @@ hold no more blocks than the first, fewer micro-batches and neither end, so none
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from typing import TypeVar
@@ -72,43 +71,44 @@ def gathered_head_input_bytes(tokens: Array, hidden: int, bytes_each: Array, ten
     return tokens * hidden * bytes_each * (1 - 1 / tensor_ranks)
 
 
-def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> tuple[Ledger, Share]:
-    """Lines and share of the pipeline stage that needs most, for every candidate."""
-    ledgers, shares = _stages(setup, numbers, columns, Ledger)
+def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns, first: Share) -> tuple[Ledger, Share]:
+    """Lines and share of the pipeline stage that needs most, for every candidate; the first one's share is given."""
+    ledgers, shares = _stages(setup, numbers, columns, (first, Ledger))
     if len(ledgers) == 1:
         return ledgers[0], shares[0]
-    which = _busiest(ledgers)
-    return chosen(ledgers, which), _chosen_share(shares, which)
+    last = _last_is_busiest(*ledgers)
+    return chosen(*ledgers, last), _chosen_share(*shares, last)
 
 
-def busiest_sums(setup: TrainingSetup, numbers: Numbers, columns: Columns) -> tuple[Tally, Share]:
+def busiest_sums(setup: TrainingSetup, numbers: Numbers, columns: Columns, first: Share) -> tuple[Tally, Share]:
     """The same as sums, for the search."""
-    tallies, shares = _stages(setup, numbers, columns, Tally)
+    tallies, shares = _stages(setup, numbers, columns, (first, Tally))
     if len(tallies) == 1:
         return tallies[0], shares[0]
-    which = _busiest(tallies)
-    return chosen_sums(tallies, which), _chosen_share(shares, which)
+    last = _last_is_busiest(*tallies)
+    return chosen_sums(*tallies, last), _chosen_share(*shares, last)
 
 
-def _stages(setup: TrainingSetup, numbers: Numbers, columns: Columns, kind: type[L]) -> tuple[list[L], list[Share]]:
+def _stages(setup: TrainingSetup, numbers: Numbers, columns: Columns, made: tuple[Share, type[L]]) -> tuple[list[L], list[Share]]:
     """Lines and shares of the first stage and, where there are several, of the last."""
-    stages = (0, int(columns.pp.max()) - 1) if (columns.pp > 1).any() else (0,)
-    shares = [share_of(setup, numbers, columns, stage) for stage in stages]
-    ledgers = [kind(columns.shape) for _ in stages]
+    first, kind = made
+    piped = bool((columns.pp > 1).any())
+    shares = [first, share_of(setup, numbers, columns, int(columns.pp.max()) - 1)] if piped else [first]
+    ledgers = [kind(columns.shape) for _ in shares]
     for ledger, share in zip(ledgers, shares, strict=True):
         _add_stage(ledger, setup, numbers, columns, share)
     return ledgers, shares
 
 
-def _busiest(ledgers: Sequence[Ledger]) -> Array:
-    """Which of the two stages needs more; where both need as much, the first has more blocks of activations cached beside it."""
-    first, last = (reduce(np.maximum, [ledger.at(moment) for moment in MOMENTS]) for ledger in ledgers)
-    which: Array = (last > _CLEARLY * first) * 1
-    return which
+def _last_is_busiest(first: Ledger, last: Ledger) -> Array:
+    """Whether the last stage needs more; where both need as much, the first has more blocks of activations cached beside it."""
+    most_of_first, most_of_last = (reduce(np.maximum, [ledger.at(moment) for moment in MOMENTS]) for ledger in (first, last))
+    busiest: Array = most_of_last > _CLEARLY * most_of_first
+    return busiest
 
 
-def _chosen_share(shares: Sequence[Share], which: Array) -> Share:
-    return Share(**{f.name: np.choose(which, [getattr(s, f.name) for s in shares]) for f in fields(Share)})
+def _chosen_share(first: Share, last: Share, takes_last: Array) -> Share:
+    return Share(**{f.name: np.where(takes_last, getattr(last, f.name), getattr(first, f.name)) for f in fields(Share)})
 
 
 def _add_stage(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:

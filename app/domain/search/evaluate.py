@@ -18,7 +18,7 @@ from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.constraints import Constraints
 from app.domain.search.space import Space, build_space
 from app.domain.search.table import Outline, candidate_columns
-from app.domain.setup import Array, Columns, Numbers, TrainingSetup, numbers_of
+from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.speed.step import Speed, evaluate_speed
 
 HOST_SAFE_FRAC = 0.9
@@ -37,6 +37,7 @@ class Verdicts:
         fits: device, host and disk stay within capacity.
         safe: they do so with a probability of at least 80 %, and nothing makes the allocator give cached blocks back.
         over_bytes: bytes it cannot do without above the usable capacity (negative where there is room).
+        peak_ratios: lower and upper end of measured over predicted peaks.
     """
 
     fits: Array
@@ -44,6 +45,7 @@ class Verdicts:
     over_bytes: Array
     host_over_bytes: Array
     nvme_over_bytes: Array
+    peak_ratios: tuple[Array, Array]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
 
 def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: Space, candidates: Array) -> Evaluation:
     """Evaluate some candidates of a space flat."""
-    numbers = numbers_of(setup.model, setup.recipe)
+    numbers = setup.numbers
     columns = candidate_columns(space, setup, numbers, candidates)
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
@@ -161,13 +163,15 @@ def judge(setup: TrainingSetup, constraints: Constraints, columns: Columns, memo
     host_over = memory.host_bytes - (np.inf if node.host_memory_assumed else host_capacity_bytes(setup) or np.inf)
     nvme_over = memory.nvme_bytes - _disk(setup, columns, pinned="nvme" in (constraints.offload_optimizer, constraints.offload_parameters))
     fits = (over <= 0) & (host_over <= 0) & (nvme_over <= 0)
-    _, high = peak_ratios(setup, columns)
-    safe = fits & (memory.roomy <= capacity) & (safe_bytes(memory.needed, high) <= node.gpu.memory_bytes)
+    ratios = peak_ratios(setup, columns)
+    safe = fits & (memory.roomy <= capacity) & (safe_bytes(memory.needed, ratios[1]) <= node.gpu.memory_bytes)
     safe &= memory.host_bytes <= HOST_SAFE_FRAC * (node.host_memory_bytes or np.inf)
     # A host that is not known cannot be said to hold what is offloaded to it.
     if node.host_memory_bytes is None:
         safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)
-    return Verdicts(fits=fits, safe=safe, over_bytes=over, host_over_bytes=host_over, nvme_over_bytes=nvme_over)
+    return Verdicts(
+        fits=fits, safe=safe, over_bytes=over, host_over_bytes=host_over, nvme_over_bytes=nvme_over, peak_ratios=ratios,
+    )  # fmt: skip
 
 
 def host_capacity_bytes(setup: TrainingSetup) -> int | None:

@@ -131,8 +131,14 @@ def _tensor(setup: TrainingSetup) -> list[int]:
     return [d for d in divisors(setup.pool.node.gpus_per_node) if all(n % d == 0 for n in heads)]
 
 
+_FAST_LINK_BYTES_PER_S = 100e9
+"""Above any PCIe generation's ring rate and below any NVLink's."""
+
+
 def _pipeline(setup: TrainingSetup) -> list[int]:
-    return [d for d in divisors(setup.pool.world_size) if d <= setup.model.num_layers]
+    """Stages of whole nodes. Inside a node tensor parallelism does the same without a bubble, unless its links are slow."""
+    fast = setup.pool.node.intra_node.bytes_per_s >= _FAST_LINK_BYTES_PER_S
+    return [d for d in divisors(setup.pool.nodes if fast else setup.pool.world_size) if d <= setup.model.num_layers]
 
 
 def _sequence(setup: TrainingSetup) -> list[int]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from app.domain.ledger import Ledger, Line, entry, formula_of
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
-from app.domain.memory.sureness import fit_probability, peak_ratios
+from app.domain.memory.sureness import fit_probability
 from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, MomentTerm, PoolMemory, StepTime, TermResult, Verdict
 from app.domain.search.evaluate import Evaluation, host_capacity_bytes
 from app.domain.search.settings import settings_at
@@ -39,22 +39,22 @@ def verdict_at(evaluation: Evaluation, index: int) -> Verdict:
 
 
 def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
-    memory = evaluation.memory
+    memory, held = evaluation.memory, _held(evaluation.memory.gpu, index)
     moment = MOMENTS[int(memory.moment[index])]
-    alive = _terms_at(memory.gpu, moment, index)
+    alive = _terms_at(held, moment, index)
     device, capacity = float(memory.device[index]), evaluation.setup.capacity_bytes
     # Runs publish one of torch's two counters: the interval reaches from the lower end of one to the upper end of the other.
     allocated, reserved = float(memory.allocated[index]), float(memory.reserved[index])
-    low, high = (float(ratio[0]) for ratio in peak_ratios(evaluation.setup, evaluation.columns.take(np.array([index]))))
+    low, high = (float(ratio[index]) for ratio in evaluation.verdicts.peak_ratios)
     moments = tuple(
-        MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(memory.by_moment[k, index]), terms=_outline_at(memory.gpu, m, index))
+        MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(float(memory.by_moment[k, index])), terms=_outline_at(held, m, index))
         for k, m in enumerate(MOMENTS)
     )
     return GpuMemory(
-        terms=alive + _terms_at(memory.overhead, moment, index),
+        terms=alive + _terms_at(_held(memory.overhead, index), moment, index),
         moments=moments,
         peak_allocated_bytes=sum(int(t.value) for t in alive),
-        peak_reserved_bytes=round(memory.reserved[index]),
+        peak_reserved_bytes=round(reserved),
         expandable_bytes=round(float(memory.expandable[index])),
         device_bytes=round(device),
         needed_bytes=round(float(memory.needed[index])),
@@ -77,23 +77,31 @@ def busiest_rank(evaluation: Evaluation, index: int) -> str:
     return f"pipeline stage {stage + 1} of {stages}: {held}"
 
 
-def _alive(ledger: Ledger, moment: str, index: int) -> Iterator[tuple[Line, float, float]]:
+_Held = Sequence[tuple[Line, float]]
+"""Lines that one candidate has anything of, with its bytes."""
+
+
+def _held(ledger: Ledger, index: int) -> _Held:
+    return [(line, value) for line in ledger.lines if (value := float(line.value[index]))]
+
+
+def _alive(held: _Held, moment: str, index: int) -> Iterator[tuple[Line, float, float]]:
     """Lines that hold something at a moment, with their bytes then and the share of the line that is alive."""
-    for line in ledger.lines:
+    for line, whole in held:
         share = line.alive.get(moment)
-        if share is not None and line.value[index]:
-            part = entry(share, index)
-            if (value := line.value[index] * part) >= 1:
+        if share is not None:
+            part = share if type(share) is float else entry(share, index)
+            if (value := whole * part) >= 1:
                 yield line, value, part
 
 
-def _terms_at(ledger: Ledger, moment: str, index: int) -> tuple[TermResult, ...]:
-    return tuple(_term(line, index, value, share) for line, value, share in _alive(ledger, moment, index))
+def _terms_at(held: _Held, moment: str, index: int) -> tuple[TermResult, ...]:
+    return tuple(_term(line, index, value, share) for line, value, share in _alive(held, moment, index))
 
 
-def _outline_at(ledger: Ledger, moment: str, index: int) -> tuple[MomentTerm, ...]:
-    found = _alive(ledger, moment, index)
-    return tuple(MomentTerm(line.card.title, line.category, float(round(value)), str(line.card.exactness)) for line, value, _ in found)
+def _outline_at(held: _Held, moment: str, index: int) -> tuple[MomentTerm, ...]:
+    found = _alive(held, moment, index)
+    return tuple(MomentTerm(line.card.title, line.category, float(round(value)), line.card.exactness.value) for line, value, _ in found)
 
 
 def _term(line: Line, index: int, value: float, share: float) -> TermResult:

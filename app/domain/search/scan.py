@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
+from functools import cache
+from itertools import pairwise
 
 import numpy as np
 
-from app.domain.memory.peak import MemoryTotals, evaluate_totals
+from app.domain.memory.peak import evaluate_totals
 from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import Evaluation, Table, complexity_of, evaluate_candidates, judge, rejections
 from app.domain.search.space import Space, build_space
 from app.domain.search.table import grid_columns, outline_of
-from app.domain.setup import Array, Columns, Numbers, TrainingSetup, numbers_of
+from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
 from app.domain.speed.step import evaluate_speed
+
+_LARGEST_BLOCK = 16 << 20
 
 FLAT = 256
 """Candidates up to which evaluating all lines at once costs less than scanning first and evaluating the shown ones again."""
 
-CHUNK = 1 << 14
+CHUNK = 1 << 16
 """Structures times batches of one chunk: columns of 128 KiB stay in the processor's cache, and memory does not grow with the space."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,21 +63,28 @@ def search(setup: TrainingSetup, constraints: Constraints, *, timed: bool = True
 
 def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, timed: bool = True) -> Table:
     """Compare all candidates of a space, chunk by chunk."""
-    numbers, size = numbers_of(setup.model, setup.recipe), len(space)
+    _keep_freed_memory()
+    numbers, size = setup.numbers, len(space)
     part = _Part(setup, constraints, space, numbers)
     out = {name: np.empty(size, dtype=bool) for name in ("fits", "safe")}
     out |= {name: np.empty(size) for name in ("over_bytes", "host_over_bytes", "nvme_over_bytes", "device_bytes")}
     out["tokens_per_s"] = np.zeros(size)
-    for plain in _chunks(space):
-        _scan_chunk(part, plain, out, timed=timed)
+    for span in _chunks(space):
+        _scan_chunk(part, span, out, timed=timed)
     over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
     return Table(**out, **_carried(space), rejected=dict(space.rejected) | rejections(*over))
+
+
+@cache
+def _keep_freed_memory() -> None:
+    """Let malloc keep what a chunk frees for the next one. glibc hands blocks above 128 KiB back to the kernel, and half the time
+    would go into touching fresh pages; it stops doing so for sizes up to that of the largest block that was freed once."""
+    np.empty(_LARGEST_BLOCK, dtype=np.uint8)
 
 
 def _carried(space: Space) -> dict[str, Array]:
     """What the table repeats of each candidate's structure and batch."""
     s, structure = outline_of(space), np.repeat(np.arange(len(space.batches)), space.batches)
-    micro, _ = space.mesh_table(batch=int(space.batches.max()))
     columns = {name: getattr(s, name)[structure] for name in ("row", "group", "tp", "pp", "sp", "ep")}
     offloaded = (s.offload_optimizer > 0) | (s.offload_parameters > 0)
     return columns | {
@@ -81,18 +92,19 @@ def _carried(space: Space) -> dict[str, Array]:
         "offloaded": offloaded[structure],
         "written": (s.pp * s.sp * s.ep == 1)[structure],
         "complexity": complexity_of(s)[structure],
-        "micro_batch": micro[s.mesh[structure], np.arange(len(structure)) - space.first[structure]],
+        "micro_batch": space.micro_batch[s.mesh[structure], np.arange(len(structure)) - space.first[structure]],
     }
 
 
-def _chunks(space: Space) -> Iterator[Array]:
-    """Structures without quantisation, piped ones apart (they have a last stage as well), a chunk at a time."""
-    plain = np.flatnonzero(space.plain == np.arange(len(space.plain)))
-    piped = np.array([m.degrees.pipeline_parallel > 1 for m in space.meshes])[space.structures["mesh"][plain]]
-    for members in (plain[~piped], plain[piped]):
-        if len(members):
-            rows = max(1, CHUNK // int(space.batches[members].max()))
-            yield from np.array_split(members, -(-len(members) // rows))
+def _chunks(space: Space) -> Iterator[tuple[int, int]]:
+    """Ranges of structures, those with stages apart (they have a last one as well) and quantised ones with those they are like."""
+    size, most = len(space.batches), int(space.batches.max())
+    piped = np.array([m.degrees.pipeline_parallel > 1 for m in space.meshes])[space.structures["mesh"]]
+    unpiped = size - int(piped.sum())
+    for start, end in ((0, unpiped), (unpiped, size)):
+        distinct = start + np.flatnonzero(space.plain[start:end] == np.arange(start, end))
+        cuts = [*distinct[:: max(1, CHUNK // most)].tolist(), end] if start < end else []
+        yield from pairwise(cuts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,43 +117,56 @@ class _Part:
     numbers: Numbers
 
 
-def _scan_chunk(part: _Part, plain: Array, out: dict[str, Array], *, timed: bool) -> None:
-    """Fill in the candidates of some structures and of those that differ by quantisation only, whose memory is the same."""
-    space = part.space
-    grid = grid_columns(space, part.setup, part.numbers, plain)
+def _scan_chunk(part: _Part, span: tuple[int, int], out: dict[str, Array], *, timed: bool) -> None:
+    """Fill in the candidates of a range of structures; those that differ by quantisation only share a row of the grid."""
+    space, here = part.space, slice(*span)
+    numbers = np.arange(*span)
+    distinct = space.plain[here] == numbers
+    grid = grid_columns(space, part.setup, part.numbers, numbers[distinct])
     totals = evaluate_totals(part.setup, part.numbers, grid)
     verdicts = judge(part.setup, part.constraints, grid, totals)
-    place = np.full(len(space.plain), -1)
-    place[plain] = np.arange(len(plain))
-    row = place[space.plain]
-    here = np.flatnonzero(row >= 0)
-    batches = space.batches[here]
-    structure = np.repeat(here, batches)
-    batch = np.arange(len(structure)) - np.repeat(np.cumsum(batches) - batches, batches)
-    candidates, at = space.first[structure] + batch, (row[structure], batch)
+    batches, first = space.batches[here], space.first[here]
+    structure = np.repeat(np.arange(len(batches)), batches)
+    start = int(first[0])
+    row = np.cumsum(distinct) - 1
+    at = _At(row=row[structure], place=np.arange(len(structure)) + (row * grid.shape[1] - first + start)[structure])
+    candidates = slice(start, start + len(structure))
     for name in ("fits", "safe", "over_bytes", "host_over_bytes", "nvme_over_bytes"):
-        out[name][candidates] = _entries(getattr(verdicts, name), at, grid.shape)
-    out["device_bytes"][candidates] = _entries(totals.device, at, grid.shape)
+        out[name][candidates] = at.of(getattr(verdicts, name))
+    out["device_bytes"][candidates] = at.of(totals.device)
     if timed:
         kept = np.flatnonzero(out["fits"][candidates])
-        out["tokens_per_s"][candidates[kept]] = _tokens_per_s(part, grid, totals, structure[kept], (at[0][kept], batch[kept]))
+        if len(kept):
+            flags = {name: space.structures[name][here][structure[kept]] for name in ("qwz", "qgz")}
+            speeds = _tokens_per_s(part, grid, totals.share, at.some(kept), flags)
+            out["tokens_per_s"][candidates][kept] = speeds
 
 
-def _tokens_per_s(part: _Part, grid: Columns, totals: MemoryTotals, structure: Array, at: tuple[Array, Array]) -> Array:
-    """Speed of candidates that fit, flat: row of the grid and number of the batch are given for each."""
-    if not len(structure):
-        return np.zeros(0)
-    flags = {name: part.space.structures[name][structure] for name in ("qwz", "qgz")}
-    taken = {f.name: _entries(getattr(grid, f.name), at, grid.shape) for f in fields(Columns) if f.name not in flags}
-    share = Share(**{f.name: _entries(getattr(totals.share, f.name), at, grid.shape) for f in fields(Share)})
-    speed = evaluate_speed(part.setup, part.numbers, Columns(**taken, **flags), share)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _At:
+    """Where candidates are in a grid: their rows, and their places where it is laid out flat."""
+
+    row: Array
+    place: Array
+
+    def of(self, values: Array) -> Array:
+        """The candidates' entries, whichever axes of the grid the values have."""
+        values = np.asarray(values)
+        if values.ndim < 2:
+            return np.broadcast_to(values, self.row.shape)
+        if values.shape[1] == 1:
+            return values.ravel()[self.row]
+        return values.ravel()[self.place]
+
+    def some(self, kept: Array) -> _At:
+        """Of these candidates, some."""
+        return _At(row=self.row[kept], place=self.place[kept])
+
+
+def _tokens_per_s(part: _Part, grid: Columns, share: Share, at: _At, flags: dict[str, Array]) -> Array:
+    """Speed of candidates that fit, flat."""
+    taken = {f.name: at.of(getattr(grid, f.name)) for f in fields(Columns) if f.name not in flags}
+    shares = Share(**{f.name: at.of(getattr(share, f.name)) for f in fields(Share)})
+    speed = evaluate_speed(part.setup, part.numbers, Columns(**taken, **flags), shares)
     tokens_per_s: Array = speed.tokens_per_step / speed.step_s
     return tokens_per_s
-
-
-def _entries(values: Array, at: tuple[Array, Array], shape: tuple[int, ...]) -> Array:
-    """Entries of a grid, whichever of its axes the values have."""
-    values = np.asarray(values)
-    if values.ndim < 2:
-        return np.broadcast_to(values, at[0].shape)
-    return values[at[0], 0] if values.shape[1] == 1 < shape[1] or shape[1] == 1 else values[at]

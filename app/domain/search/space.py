@@ -39,17 +39,18 @@ WIDTHS = (
 FIELDS = (
     "mesh", "row", "group", "hpz", "qwz", "qgz", "offload_optimizer", "offload_parameters", "checkpointing", "act_offload", "lean",
 )  # fmt: skip
-_FREE_OFFLOAD = ((0, 0), (1, 0), (1, 1), (2, 0), (2, 2))
+_FREE_OFFLOAD = ((0, 0), (1, 0), (1, 1), (2, 0), (2, 2), (2, 1), (1, 2))
 
 
 @dataclass(slots=True, kw_only=True)
 class Space:
-    """Structures and the meshes they lie on.
+    """Structures and the meshes they lie on, those with pipeline stages last.
 
     Attributes:
         meshes: what the ``mesh`` column points into.
         structures: integer columns by name, an entry a structure (``FIELDS``).
-        plain: for each structure, the one that differs from it by ZeRO++ quantisation only and has none.
+        plain: for each structure, the one before it (or itself) that differs by ZeRO++ quantisation only and has none.
+        micro_batch, grad_accum: by mesh and number of the batch; meshes with fewer batches repeat their last one.
         batches: batches of each structure; first: number of its first candidate.
         rejected: combinations the rules left out, by reason.
         narrowed: what was left out to stay within the bound, in words.
@@ -60,6 +61,8 @@ class Space:
     plain: Array
     batches: Array
     first: Array
+    micro_batch: Array
+    grad_accum: Array
     rejected: Counter[str] = field(default_factory=Counter)
     narrowed: tuple[str, ...] = ()
 
@@ -71,12 +74,6 @@ class Space:
         """Structure and number of the batch of each candidate."""
         structure = np.searchsorted(self.first, candidates, side="right") - 1
         return structure, candidates - self.first[structure]
-
-    def mesh_table(self, *, batch: int) -> tuple[Array, Array]:
-        """micro_batch and grad_accum by mesh and number of the batch; rows with fewer batches repeat their last one."""
-        rows = [[m.batches[min(b, len(m.batches) - 1)] for b in range(batch)] for m in self.meshes]
-        micro, accum = np.moveaxis(np.array(rows, dtype=np.int64), 2, 0)
-        return micro, accum
 
 
 def build_space(setup: TrainingSetup, constraints: Constraints) -> Space:
@@ -127,7 +124,7 @@ class _Draft:
                 batches = sum(len(self.meshes[number].batches) for number, _, _ in pairs)
                 options = list(self._options(strategy, self.meshes[pairs[0][0]], len(pairs), batches))
                 self.count += batches * len(options)
-                self.blocks.append((STRATEGIES.index(strategy), pairs, options))
+                self.blocks += [(STRATEGIES.index(strategy), pairs, options)] * bool(options)
 
     def _groups(self, strategy: Strategy, mesh: Mesh) -> Iterator[tuple[int, int]]:
         """(shard group, hpZ group) choices of one strategy."""
@@ -165,9 +162,8 @@ class _Draft:
                 self.rejected[reason] += len(rest) * batches
             else:
                 offloads.append(offload)
-        for flags, offload in product(self._quantisations(strategy, mesh), offloads):
-            for tail in rest:
-                yield (*flags, *offload, *tail)
+        for offload, tail, flags in product(offloads, rest, self._quantisations(strategy, mesh)):
+            yield (*flags, *offload, *tail)
 
     def _quantisations(self, strategy: Strategy, mesh: Mesh) -> list[tuple[int, int]]:
         """(qwZ, qgZ) choices. Both change what is computed, so a pinned strategy is taken without them."""
@@ -178,10 +174,14 @@ class _Draft:
         hops = self.setup.pool.nodes > 1 and self.setup.recipe.optimizer != "muon" and mesh.free.expert_parallel == 1
         return [(0, 0), (1, 0), (0, 1), (1, 1)] if hops else [(0, 0), (1, 0)]
 
+    def _piped(self, pairs: list[tuple[int, int, int]]) -> bool:
+        """Whether a block's meshes have stages, which are alike in this."""
+        return self.meshes[pairs[0][0]].degrees.pipeline_parallel > 1
+
     def space(self, narrowed: tuple[str, ...]) -> Space:
         """The table of structures."""
         tables, plain, start = [], [], 0
-        for row, pairs, options in self.blocks:
+        for row, pairs, options in sorted(self.blocks, key=lambda block: self._piped(block[1])):
             left, right = np.array(pairs, dtype=np.int64), np.array(options, dtype=np.int64).reshape(len(options), 7)
             p, o = len(left), len(right)
             block = np.empty((p * o, len(FIELDS)), dtype=np.int64)
@@ -189,15 +189,17 @@ class _Draft:
             block[:, 2:4] = np.repeat(left[:, 1:], o, axis=0)
             block[:, 4:] = np.tile(right, (p, 1))
             tables.append(block)
-            # Options with flags repeat, in the same order, those without.
-            unflagged = int(((right[:, 0] == 0) & (right[:, 1] == 0)).sum())
-            plain.append(start + np.repeat(np.arange(p) * o, o) + np.tile(np.arange(o) % max(1, unflagged), p))
+            flags = o // int((right[:, 0] + right[:, 1] == 0).sum())
+            plain.append(start + np.arange(p * o) // flags * flags)
             start += p * o
         table = np.concatenate(tables)
         batches = np.array([len(m.batches) for m in self.meshes])[table[:, 0]]
+        most = int(batches.max())
+        padded = np.array([m.batches + m.batches[-1:] * (most - len(m.batches)) for m in self.meshes], dtype=np.int64)
         return Space(
             meshes=tuple(self.meshes), structures=dict(zip(FIELDS, np.ascontiguousarray(table.T), strict=True)),
-            plain=np.concatenate(plain), batches=batches, first=np.cumsum(batches) - batches, rejected=self.rejected, narrowed=narrowed,
+            plain=np.concatenate(plain), batches=batches, first=np.cumsum(batches) - batches,
+            micro_batch=padded[..., 0], grad_accum=padded[..., 1], rejected=self.rejected, narrowed=narrowed,
         )  # fmt: skip
 
 

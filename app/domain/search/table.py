@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -22,18 +22,27 @@ _REUSE, _SUB_GROUP = 1_000_000_000, 100_000_000
 def candidate_columns(space: Space, setup: TrainingSetup, numbers: Numbers, candidates: Array) -> Columns:
     """These candidates, an entry each."""
     structure, batch = space.split(candidates)
-    micro, accum = space.mesh_table(batch=int(space.batches.max()))
     mesh = space.structures["mesh"][structure]
     chosen = {name: space.structures[name][structure] for name in FIELDS}
-    return _columns(space, setup, numbers, chosen, (micro[mesh, batch], accum[mesh, batch]))
+    return _columns(space, setup, numbers, chosen, (space.micro_batch[mesh, batch], space.grad_accum[mesh, batch]))
 
 
 def grid_columns(space: Space, setup: TrainingSetup, numbers: Numbers, structures: Array) -> Columns:
-    """These structures as (S, 1) columns beside their batches as (S, B), short rows repeating their last batch."""
-    mesh = space.structures["mesh"][structures]
-    micro, accum = space.mesh_table(batch=int(space.batches[structures].max()))
+    """These structures as (S, 1) columns beside their batches as (S, B), short rows repeating their last batch.
+
+    Numbers are floats here: the same values, without a conversion in every product. Codes stay integers.
+    """
+    mesh, most = space.structures["mesh"][structures], int(space.batches[structures].max())
     chosen = {name: space.structures[name][structures][:, np.newaxis] for name in FIELDS}
-    return _columns(space, setup, numbers, chosen, (micro[mesh], accum[mesh]))
+    batch = space.micro_batch[mesh, :most], space.grad_accum[mesh, :most]
+    columns = _columns(space, setup, numbers, chosen, batch)
+    return replace(columns, **{name: getattr(columns, name).astype(np.float64) for name in _NUMBERS})
+
+
+_NUMBERS = (
+    "world_size", "tp", "pp", "sp", "ep", "dp", "zero_ranks", "group", "replicas", "hpz", "param_ranks", "grad_ranks", "state_ranks",
+    "gathers", "micro_batch", "grad_accum", "bucket", "prefetch", "reuse", "sub_group", "persistence",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
-from app.domain.memory.peak import evaluate_memory
+from app.domain.memory.peak import evaluate_memory, evaluate_totals
 from app.domain.plan import Candidate, PlanWarning
 from app.domain.search.evaluate import Evaluation, host_capacity_bytes
 from app.domain.search.warn.base import warning
@@ -25,10 +25,12 @@ def size_warnings(evaluation: Evaluation, candidate: Candidate, index: int) -> I
         return
     row = evaluation.columns.take(np.array([index]))
     sizes = {name: np.array([size]) for name, size in DEFAULTS.items()}
-    memory = evaluate_memory(setup, evaluation.numbers, replace(row, overlap_comm=row.zero3 * 1, **sizes))
-    needed, host, room = float(memory.needed[0]), float(memory.host_bytes[0]), host_capacity_bytes(setup)
+    as_usual = replace(row, overlap_comm=row.zero3 * 1, **sizes)
+    totals, room = evaluate_totals(setup, evaluation.numbers, as_usual), host_capacity_bytes(setup)
+    needed, host = float(totals.needed[0]), float(totals.host_bytes[0])
     short = []
     if needed > setup.capacity_bytes:
+        memory = evaluate_memory(setup, evaluation.numbers, as_usual)
         moment = MOMENT_LABELS[MOMENTS[int(memory.moment[0])]]
         short.append(f"{format_gib(needed)} of the {format_gib(setup.capacity_bytes)} usable on each GPU ({moment})")
     if room is not None and host > room:
