@@ -61,7 +61,7 @@ class Ledger:
         self.lines: list[Line] = []
         self._sums: dict[tuple[str, str], Array] = {}
 
-    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
+    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], /, **arguments: Any) -> Array:
         """Evaluate a term for all candidates and keep it as a line; returns its values.
 
         Which stream a term allocates on is declared in ``POOLS``.
@@ -117,7 +117,7 @@ class Tally(Ledger):
         self._all: dict[Shape, Array] = {}
         self._spread: dict[str, dict[str, dict[Shape, Array]]] = {}
 
-    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
+    def add(self, function: Callable[..., Any], _category: str, _lifetime: str, alive: Mapping[str, Any], /, **arguments: Any) -> Array:
         """Evaluate a term and keep its sums only; returns its values, not broadcast."""
         value = np.asarray(function(**arguments), dtype=np.float64)
         pool = POOLS.get(function.__name__, "default")

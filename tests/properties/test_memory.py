@@ -82,7 +82,8 @@ def test_peak_is_the_largest_moment_and_memory_grows_with_batch() -> None:
     memory, c = evaluation.memory, evaluation.columns
     assert len(memory.by_moment) == len(MOMENTS)
     assert np.array_equal(memory.allocated, memory.by_moment.max(axis=0))
-    keys = [c.row, c.tp, c.pp, c.sp, c.ep, c.group, c.hpz, c.qwz, c.qgz, c.checkpointing, c.act_offload, c.offload_optimizer, c.offload_parameters, c.lean, c.micro_batch]
+    keys = [c.row, c.tp, c.pp, c.sp, c.ep, c.group, c.hpz, c.qwz, c.qgz, c.checkpointing, c.act_offload, c.offload_optimizer,
+            c.offload_parameters, c.lean, c.micro_batch]  # fmt: skip
     order = np.lexsort(tuple(reversed(keys)))
     same = np.all([k[order][1:] == k[order][:-1] for k in keys[:-1]], axis=0)
     assert np.all(np.diff(memory.device[order])[same] >= 0)

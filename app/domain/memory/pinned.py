@@ -52,6 +52,7 @@ def rounded_tensors_bytes(model: Architecture, ranks: Array, bytes_each: Array) 
     tensors = [(w.numel // w.copies, w.copies * s.owned) for s in model.stacks for w in s.block.weights]
     tensors += [(w.numel // w.copies, w.copies) for w in model.weights]
     numel, count = np.array(tensors, dtype=np.float64).T
-    extra = [float((rounding_bytes(np.ceil(numel / n) * each) * count).sum()) if n else 0.0 for n, each in zip(pairs.real, pairs.imag)]
+    both = zip(pairs.real, pairs.imag, strict=True)
+    extra = [float((rounding_bytes(np.ceil(numel / n) * each) * count).sum()) if n else 0.0 for n, each in both]
     by_candidate: Array = np.array(extra)[inverse]
     return by_candidate

@@ -76,8 +76,8 @@ def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns, firs
     ledgers, shares = _stages(setup, numbers, columns, (first, Ledger))
     if len(ledgers) == 1:
         return ledgers[0], shares[0]
-    last = _last_is_busiest(*ledgers)
-    return chosen(*ledgers, last), _chosen_share(*shares, last)
+    last = _last_is_busiest(ledgers[0], ledgers[1])
+    return chosen(ledgers[0], ledgers[1], last), _chosen_share(shares[0], shares[1], last)
 
 
 def busiest_sums(setup: TrainingSetup, numbers: Numbers, columns: Columns, first: Share) -> tuple[Tally, Share]:
@@ -85,8 +85,8 @@ def busiest_sums(setup: TrainingSetup, numbers: Numbers, columns: Columns, first
     tallies, shares = _stages(setup, numbers, columns, (first, Tally))
     if len(tallies) == 1:
         return tallies[0], shares[0]
-    last = _last_is_busiest(*tallies)
-    return chosen_sums(*tallies, last), _chosen_share(*shares, last)
+    last = _last_is_busiest(tallies[0], tallies[1])
+    return chosen_sums(tallies[0], tallies[1], last), _chosen_share(shares[0], shares[1], last)
 
 
 def _stages(setup: TrainingSetup, numbers: Numbers, columns: Columns, made: tuple[Share, type[L]]) -> tuple[list[L], list[Share]]:

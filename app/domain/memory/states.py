@@ -203,7 +203,7 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
         "backward_next": after(share.layers - 2),
         "backward_first": after(share.layers - 1),
         "reduction": before_root * once,
-        STEP: 1.0 * once,
+        STEP: np.asarray(1.0 * once),
     }
 
 

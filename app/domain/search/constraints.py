@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 OFFLOAD_TARGETS = ("none", "cpu", "nvme")
 OBJECTIVES = ("throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch")
 AXES = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
 """Mesh axes that are not data-parallel, by the names of their degrees."""
+UNWRITTEN_AXES = ("pipeline_parallel", "sequence_parallel", "expert_parallel")
+"""Those for which no training script is written: they need a model that is written for them (docs/adr/0006)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,3 +27,9 @@ class Constraints:
     expert_parallel: int | None = None
     offload_optimizer: str | None = None
     offload_parameters: str | None = None
+
+
+def with_degrees(pins: Constraints, axes: Sequence[str]) -> Constraints:
+    """The same pins, and degree 1 on each of these axes that is open."""
+    degrees: dict[str, Any] = {axis: getattr(pins, axis) or 1 for axis in axes}
+    return replace(pins, **degrees)

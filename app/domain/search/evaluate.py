@@ -17,7 +17,7 @@ from app.domain.memory.sureness import peak_ratios, safe_bytes
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.constraints import Constraints
 from app.domain.search.space import Space, build_space
-from app.domain.search.table import Outline, candidate_columns
+from app.domain.search.table import Outline, candidate_columns, with_usual_sizes
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.speed.step import Speed, evaluate_speed
 
@@ -27,6 +27,7 @@ HOST_SAFE_FRAC = 0.9
 OVER_GPU = "needs more GPU memory than there is"
 OVER_HOST = "fits the GPU but needs more host memory than the node has"
 OVER_DISK = "fits GPU and host but needs more disk than the node has"
+NO_DISK = "needs more disk than the node has, of which none is known"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,10 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Some candidates with everything they cost, an entry each."""
+    """Some candidates with everything they cost, an entry each.
+
+    The last ``usual`` entries are no candidates but the first ones again, with the sizes a DeepSpeed file has that names none.
+    """
 
     setup: TrainingSetup
     numbers: Numbers
@@ -105,6 +109,7 @@ class Evaluation:
     verdicts: Verdicts
     tokens_per_s: Array
     complexity: Array
+    usual: int
 
     @property
     def fits(self) -> Array:
@@ -123,14 +128,17 @@ class Evaluation:
 
     def table(self, rejected: Counter[str] | None = None) -> Table:
         """What its candidates are compared by."""
-        v, c = self.verdicts, self.columns
-        return Table(
-            fits=v.fits, safe=v.safe, over_bytes=v.over_bytes, host_over_bytes=v.host_over_bytes, nvme_over_bytes=v.nvme_over_bytes,
-            device_bytes=self.memory.device, tokens_per_s=self.tokens_per_s, complexity=self.complexity,
-            row=c.row, group=c.group, replicas=c.replicas, micro_batch=c.micro_batch, tp=c.tp, pp=c.pp, sp=c.sp, ep=c.ep,
-            offloaded=(c.offload_optimizer > 0) | (c.offload_parameters > 0), written=c.pp * c.sp * c.ep == 1,
-            rejected=dict(rejected or {}) | rejections(v.over_bytes, v.host_over_bytes, v.nvme_over_bytes),
-        )  # fmt: skip
+        v, c, size = self.verdicts, self.columns, len(self.columns) - self.usual
+        entries = {
+            "fits": v.fits, "safe": v.safe, "over_bytes": v.over_bytes, "host_over_bytes": v.host_over_bytes,
+            "nvme_over_bytes": v.nvme_over_bytes, "device_bytes": self.memory.device, "tokens_per_s": self.tokens_per_s,
+            "complexity": self.complexity, "row": c.row, "group": c.group, "replicas": c.replicas, "micro_batch": c.micro_batch,
+            "tp": c.tp, "pp": c.pp, "sp": c.sp, "ep": c.ep, "offloaded": (c.offload_optimizer > 0) | (c.offload_parameters > 0),
+            "written": c.pp * c.sp * c.ep == 1,
+        }  # fmt: skip
+        some = {name: column[:size] for name, column in entries.items()}
+        over = (some["over_bytes"], some["host_over_bytes"], some["nvme_over_bytes"])
+        return Table(**some, rejected=dict(rejected or {}) | rejections(*over))
 
 
 def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
@@ -143,15 +151,17 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     return evaluate_candidates(setup, constraints, space, np.arange(len(space)))
 
 
-def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: Space, candidates: Array) -> Evaluation:
-    """Evaluate some candidates of a space flat."""
+def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: Space, candidates: Array, usual: int = 0) -> Evaluation:
+    """Evaluate some candidates of a space flat, and the first ``usual`` of them again with DeepSpeed's own sizes."""
     numbers = setup.numbers
     columns = candidate_columns(space, setup, numbers, candidates)
+    if usual:
+        columns = columns.with_more(with_usual_sizes(columns.take(np.arange(usual))))
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
     return Evaluation(
         setup=setup, numbers=numbers, columns=columns, memory=memory, speed=speed, verdicts=judge(setup, constraints, columns, memory),
-        tokens_per_s=speed.tokens_per_step / speed.step_s, complexity=complexity_of(columns),
+        tokens_per_s=speed.tokens_per_step / speed.step_s, complexity=complexity_of(columns), usual=usual,
     )  # fmt: skip
 
 
@@ -195,8 +205,10 @@ def _disk(setup: TrainingSetup, columns: Columns, *, pinned: bool) -> Array:
 
 def rejections(over: Array, host_over: Array, nvme_over: Array) -> dict[str, int]:
     """Candidates that do not fit, by the first thing there is too little of."""
-    gpu, host, disk = over > 0, host_over > 0, nvme_over > 0
-    counts = {OVER_GPU: int(gpu.sum()), OVER_HOST: int((~gpu & host).sum()), OVER_DISK: int((~gpu & ~host & disk).sum())}
+    passed_over = np.isposinf(over)
+    gpu, host, disk = (over > 0) & ~passed_over, host_over > 0, nvme_over > 0
+    counts = {OVER_GPU: int(gpu.sum()), OVER_HOST: int((~gpu & host & ~passed_over).sum()), OVER_DISK: int((~gpu & ~host & disk).sum()),
+              NO_DISK: int(passed_over.sum())}  # fmt: skip
     return {reason: count for reason, count in counts.items() if count}
 
 

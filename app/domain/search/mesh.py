@@ -143,12 +143,9 @@ def _pipeline(setup: TrainingSetup) -> list[int]:
 
 def _sequence(setup: TrainingSetup) -> list[int]:
     """Ulysses splits query heads, and key/value heads or copies of them; each rank has whole tokens."""
-    attention = [a for s in setup.model.stacks if s.part == "main" and (a := s.block.attention)]
-    return [
-        d
-        for d in divisors(setup.pool.world_size)
-        if setup.recipe.seq_len % d == 0 and all(a.num_heads % d == 0 and (a.num_kv_heads % d == 0 or d % a.num_kv_heads == 0) for a in attention)
-    ]  # fmt: skip
+    heads = {(a.num_heads, a.num_kv_heads) for s in setup.model.stacks if s.part == "main" and (a := s.block.attention)}
+    whole = [d for d in divisors(setup.pool.world_size) if setup.recipe.seq_len % d == 0]
+    return [d for d in whole if all(n % d == 0 and (kv % d == 0 or d % kv == 0) for n, kv in heads)]
 
 
 def _expert(setup: TrainingSetup) -> list[int]:

@@ -7,16 +7,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.cluster.cluster import Pool, pool_choices
 from app.domain.errors import InvalidRequestError
 from app.domain.model import parameters as count
 from app.domain.plan import ModelSummary, Plan, Rejection
 from app.domain.search.evaluate import Evaluation
 from app.domain.search.explain import ladder_of, rungs_of, summary_of
 from app.domain.search.objective import choose, nearest, pareto
+from app.domain.search.pins import pin_warnings
 from app.domain.search.results import candidate_at
 from app.domain.search.scan import Found, search
-from app.domain.search.stretch import Question, smaller_pools, stretched
+from app.domain.search.space import bound_shared_by
+from app.domain.search.stretch import Question, pools_of, stretched
 from app.domain.search.warn import warnings_of
 from app.domain.search.warn.search import search_warnings
 from app.domain.search.ways_out import ways_out_of
@@ -59,7 +60,11 @@ def make_plan(question: Question) -> Plan:
         candidates=sum(len(found.table) for found in tried),
         feasible=sum(int(found.table.fits.sum()) for found in tried),
         elapsed_ms=(time.perf_counter() - started) * 1000,
-        warnings=warnings_of(evaluation, place, recommended, question.constraints, question.pools) + search_warnings(best, chosen),
+        warnings=(
+            *warnings_of(evaluation, place, recommended, question.constraints, question.pools),
+            *search_warnings(best, chosen, tuple(dict.fromkeys(said for found in tried for said in found.space.narrowed))),
+            *pin_warnings(best, chosen, recommended, question.objective),
+        ),
         ways_out=ways_out_of(evaluation, question.constraints) if chosen is None else (),
         shortfall_bytes=shortfall,
     )
@@ -75,32 +80,18 @@ def model_summary(evaluation: Evaluation) -> ModelSummary:
 
 
 def try_pools(question: Question) -> list[Found]:
-    """Every pool choice searched; choices the request cannot run on are left out unless none can.
-
-    Where the fewest devices are wanted, choices come in the order of their number, and the first that fits ends the search.
-    """
+    """Every pool choice searched; choices the request cannot run on are left out unless none can. They share the bound of a search."""
     found, refusals = [], list[InvalidRequestError]()
-    for pool in _pool_choices(question):
+    choices = pools_of(question)
+    for pool in choices:
         try:
-            space = search(replace(question.setup, pool=pool), question.constraints)
+            setup = replace(question.setup, pool=pool)
+            found.append(search(setup, question.constraints, limit=bound_shared_by(len(choices))))
         except InvalidRequestError as refusal:
             refusals.append(refusal)
-            continue
-        found.append(space)
-        if question.objective == "fewest_gpus" and space.table.fits.any():
-            break
     if not found:
         raise refusals[0]
     return found
-
-
-def _pool_choices(question: Question) -> tuple[Pool, ...]:
-    choices = pool_choices(question.pools)
-    if not choices:
-        raise InvalidRequestError.at("cluster", "pools", msg="there is no pool of GPUs", hint="give at least one pool")
-    if question.objective != "fewest_gpus":
-        return choices
-    return tuple(sorted((smaller for pool in choices for smaller in smaller_pools(pool)), key=lambda pool: pool.world_size))
 
 
 def best_of(tried: Sequence[Found], objective: str) -> tuple[Found, int | None]:

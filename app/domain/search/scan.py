@@ -14,7 +14,7 @@ from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import Evaluation, Table, complexity_of, evaluate_candidates, judge, rejections
 from app.domain.search.space import Space, build_space
 from app.domain.search.table import grid_columns, outline_of
-from app.domain.setup import Array, Columns, Numbers, TrainingSetup
+from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
 from app.domain.speed.step import evaluate_speed
 
@@ -24,7 +24,11 @@ FLAT = 256
 """Candidates up to which evaluating all lines at once costs less than scanning first and evaluating the shown ones again."""
 
 CHUNK = 1 << 16
-"""Structures times batches of one chunk: columns of 128 KiB stay in the processor's cache, and memory does not grow with the space."""
+"""Structures times batches of one chunk: enough to make the calls' own cost small, and memory does not grow with the space."""
+
+_FEW = 8
+"""Candidates of a pinned request, up to which all are evaluated with DeepSpeed's own sizes as well, before one is chosen."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
@@ -41,38 +45,64 @@ class Found:
         if self.flat is not None:
             return self.flat, list(candidates)
         once = {candidate: place for place, candidate in enumerate(dict.fromkeys(candidates))}
-        evaluation = evaluate_candidates(self.setup, self.constraints, self.space, np.array(list(once), dtype=np.int64))
+        evaluation = evaluate_candidates(self.setup, self.constraints, self.space, np.array(list(once), dtype=np.int64), usual=1)
         return evaluation, [once[candidate] for candidate in candidates]
 
 
-def search(setup: TrainingSetup, constraints: Constraints, *, timed: bool = True) -> Found:
+def search(setup: TrainingSetup, constraints: Constraints, *, timed: bool = True, limit: int | None = None) -> Found:
     """Judge every candidate on one pool.
 
     Args:
         timed: whether step times are wanted, or only what fits.
+        limit: candidates at most, where several pools share the bound of a search.
 
     Raises:
         InvalidRequestError: the pins contradict each other, the model or the devices.
     """
-    space = build_space(setup, constraints)
+    # Memory never shrinks as the micro-batch grows, but for the copy that accumulating takes: the smallest fits, or the one without.
+    space = build_space(setup, constraints, None if timed else 2, limit)
     if timed and len(space) <= FLAT:
-        flat = evaluate_candidates(setup, constraints, space, np.arange(len(space)))
+        flat = evaluate_candidates(setup, constraints, space, np.arange(len(space)), usual=len(space) if len(space) <= _FEW else 0)
         return Found(setup=setup, constraints=constraints, space=space, table=flat.table(space.rejected), flat=flat)
     return Found(setup=setup, constraints=constraints, space=space, table=scan(setup, constraints, space, timed=timed), flat=None)
 
 
-def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, timed: bool = True) -> Table:
-    """Compare all candidates of a space, chunk by chunk."""
+def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, timed: bool = True, prune: bool = True) -> Table:
+    """Compare all candidates of a space, chunk by chunk.
+
+    Args:
+        timed: whether speeds are wanted.
+        prune: pass over structures that need a disk of which none is known, for all their batches at once. Where nothing else fits
+            they are evaluated after all, since one of them may be what comes nearest.
+    """
     _keep_freed_memory()
-    numbers, size = setup.numbers, len(space)
-    part = _Part(setup, constraints, space, numbers)
-    out = {name: np.empty(size, dtype=bool) for name in ("fits", "safe")}
-    out |= {name: np.empty(size) for name in ("over_bytes", "host_over_bytes", "nvme_over_bytes", "device_bytes")}
+    size, part = len(space), _Part(setup, constraints, space)
+    out = {name: np.zeros(size, dtype=bool) for name in ("fits", "safe")}
+    out |= {name: np.full(size, np.inf) for name in ("over_bytes", "host_over_bytes", "nvme_over_bytes", "device_bytes")}
     out["tokens_per_s"] = np.zeros(size)
-    for span in _chunks(space):
-        _scan_chunk(part, span, out, timed=timed)
+    spans = list(_chunks(space))
+    hopeless = _hopeless(part, spans) if prune else []
+    for span in spans:
+        if span not in hopeless:
+            _scan_chunk(part, span, out, timed=timed)
+    if hopeless and not out["fits"].any():
+        for span in hopeless:
+            _scan_chunk(part, span, out, timed=timed)
     over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
     return Table(**out, **_carried(space), rejected=dict(space.rejected) | rejections(*over))
+
+
+def _hopeless(part: _Part, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Ranges of structures on NVMe, where no disk is known and none is asked for."""
+    pinned = "nvme" in (part.constraints.offload_optimizer, part.constraints.offload_parameters)
+    if pinned or part.setup.pool.node.nvme_bytes is not None:
+        return []
+    return [span for span in spans if _on_disk(part.space)[span[0]]]
+
+
+def _on_disk(space: Space) -> Array:
+    on_disk: Array = (space.structures["offload_optimizer"] == 2) | (space.structures["offload_parameters"] == 2)
+    return on_disk
 
 
 @cache
@@ -97,14 +127,15 @@ def _carried(space: Space) -> dict[str, Array]:
 
 
 def _chunks(space: Space) -> Iterator[tuple[int, int]]:
-    """Ranges of structures, those with stages apart (they have a last one as well) and quantised ones with those they are like."""
+    """Ranges of structures. Those with stages are apart (they have a last one as well), and so are those on NVMe; quantised ones are
+    with those they are like."""
     size, most = len(space.batches), int(space.batches.max())
     piped = np.array([m.degrees.pipeline_parallel > 1 for m in space.meshes])[space.structures["mesh"]]
-    unpiped = size - int(piped.sum())
-    for start, end in ((0, unpiped), (unpiped, size)):
+    kind = 2 * _on_disk(space) + piped
+    edges = [0, *(np.flatnonzero(np.diff(kind)) + 1).tolist(), size]
+    for start, end in pairwise(edges):
         distinct = start + np.flatnonzero(space.plain[start:end] == np.arange(start, end))
-        cuts = [*distinct[:: max(1, CHUNK // most)].tolist(), end] if start < end else []
-        yield from pairwise(cuts)
+        yield from pairwise([*distinct[:: max(1, CHUNK // most)].tolist(), end])
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +145,6 @@ class _Part:
     setup: TrainingSetup
     constraints: Constraints
     space: Space
-    numbers: Numbers
 
 
 def _scan_chunk(part: _Part, span: tuple[int, int], out: dict[str, Array], *, timed: bool) -> None:
@@ -122,8 +152,8 @@ def _scan_chunk(part: _Part, span: tuple[int, int], out: dict[str, Array], *, ti
     space, here = part.space, slice(*span)
     numbers = np.arange(*span)
     distinct = space.plain[here] == numbers
-    grid = grid_columns(space, part.setup, part.numbers, numbers[distinct])
-    totals = evaluate_totals(part.setup, part.numbers, grid)
+    grid = grid_columns(space, part.setup, part.setup.numbers, numbers[distinct])
+    totals = evaluate_totals(part.setup, part.setup.numbers, grid)
     verdicts = judge(part.setup, part.constraints, grid, totals)
     batches, first = space.batches[here], space.first[here]
     structure = np.repeat(np.arange(len(batches)), batches)
@@ -167,6 +197,6 @@ def _tokens_per_s(part: _Part, grid: Columns, share: Share, at: _At, flags: dict
     """Speed of candidates that fit, flat."""
     taken = {f.name: at.of(getattr(grid, f.name)) for f in fields(Columns) if f.name not in flags}
     shares = Share(**{f.name: at.of(getattr(share, f.name)) for f in fields(Share)})
-    speed = evaluate_speed(part.setup, part.numbers, Columns(**taken, **flags), shares)
+    speed = evaluate_speed(part.setup, part.setup.numbers, Columns(**taken, **flags), shares)
     tokens_per_s: Array = speed.tokens_per_step / speed.step_s
     return tokens_per_s

@@ -10,19 +10,24 @@ from app.domain.recipe.precision import stored_dtypes
 from app.domain.recipe.recipe import CHECKPOINTING_NAMES, Recipe
 from app.domain.search.constraints import OFFLOAD_TARGETS
 from app.domain.search.evaluate import Evaluation
+from app.domain.setup import Columns, TrainingSetup
 
 _MAX_LIVE_NUMEL = 1_000_000_000
 _COLUMNS = (
-    "row", "world_size", "dp", "zero_ranks", "replicas", "state_ranks", "tp", "pp", "sp", "ep", "hpz", "micro_batch", "grad_accum", "qwz", "qgz",
-    "checkpointing", "act_offload", "offload_optimizer", "offload_parameters", "bucket", "prefetch", "persistence", "reuse", "sub_group",
-    "overlap_comm",
+    "row", "world_size", "dp", "zero_ranks", "replicas", "state_ranks", "tp", "pp", "sp", "ep", "hpz", "qwz", "qgz", "micro_batch",
+    "grad_accum", "checkpointing", "act_offload", "offload_optimizer", "offload_parameters", "bucket", "prefetch", "persistence", "reuse",
+    "sub_group", "overlap_comm",
 )  # fmt: skip
 
 
 def settings_at(evaluation: Evaluation, index: int) -> Settings:
     """Everything that must be written into a file to run this candidate."""
-    setup = evaluation.setup
-    number = {name: int(getattr(evaluation.columns, name)[index]) for name in _COLUMNS}
+    return settings_of(evaluation.setup, evaluation.columns, index)
+
+
+def settings_of(setup: TrainingSetup, columns: Columns, index: int) -> Settings:
+    """The same without having evaluated it."""
+    number = {name: int(getattr(columns, name)[index]) for name in _COLUMNS}
     strategy = STRATEGIES[number["row"]]
     offloaded = OFFLOAD_TARGETS[number["offload_optimizer"]]
     default = "cpu" if offloaded != "none" else "deepspeed_fused" if strategy.framework == "deepspeed" else "fused"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 
 import numpy as np
@@ -44,7 +44,7 @@ _FREE_OFFLOAD = ((0, 0), (1, 0), (1, 1), (2, 0), (2, 2), (2, 1), (1, 2))
 
 @dataclass(slots=True, kw_only=True)
 class Space:
-    """Structures and the meshes they lie on, those with pipeline stages last.
+    """Structures and the meshes they lie on: those in memory first, then those with pipeline stages, then those on NVMe.
 
     Attributes:
         meshes: what the ``mesh`` column points into.
@@ -76,8 +76,17 @@ class Space:
         return structure, candidates - self.first[structure]
 
 
-def build_space(setup: TrainingSetup, constraints: Constraints) -> Space:
+def bound_shared_by(pools: int) -> int:
+    """Candidates that each of several pools may have, so that all of them together stay within the bound."""
+    return max(1, MAX_CANDIDATES // pools)
+
+
+def build_space(setup: TrainingSetup, constraints: Constraints, batches: int | None = None, limit: int | None = None) -> Space:
     """Every legal candidate under the constraints, or as many as the bound allows.
+
+    Args:
+        batches: micro-batches of each mesh, both ends first; None for all.
+        limit: candidates at most; None for the bound of one search.
 
     Raises:
         InvalidRequestError: the pinned degrees do not divide the devices, or no strategy allows the pins together.
@@ -89,10 +98,10 @@ def build_space(setup: TrainingSetup, constraints: Constraints) -> Space:
     said: list[str] = []
     for width in WIDTHS:
         said += [width.said] * bool(width.said)
-        draft = _Draft(setup, constraints, width)
+        draft = _Draft(setup, constraints, width if batches is None else replace(width, batches=min(batches, width.batches)))
         for strategy in strategies:
             draft.add(strategy)
-        if draft.count <= MAX_CANDIDATES:
+        if draft.count <= (limit or MAX_CANDIDATES):
             break
     if not draft.count:
         raise _nothing_legal(constraints, draft.rejected)
@@ -117,14 +126,15 @@ class _Draft:
                 self.rejected[reason] += len(mesh.batches)
                 continue
             key = (mesh.ranks > 1, mesh.free.pipeline_parallel > 1, mesh.free.expert_parallel > 1)
-            pairs = self._groups(strategy, mesh)
-            alike.setdefault(key, []).extend((number, group, hpz) for group, hpz in pairs)
+            alike.setdefault(key, []).extend((number, group, hpz) for group, hpz in self._groups(strategy, mesh))
         for pairs in alike.values():
             if pairs:
                 batches = sum(len(self.meshes[number].batches) for number, _, _ in pairs)
                 options = list(self._options(strategy, self.meshes[pairs[0][0]], len(pairs), batches))
                 self.count += batches * len(options)
-                self.blocks += [(STRATEGIES.index(strategy), pairs, options)] * bool(options)
+                for on_disk in (False, True):
+                    some = [option for option in options if (2 in option[2:4]) == on_disk]
+                    self.blocks += [(STRATEGIES.index(strategy), pairs, some)] * bool(some)
 
     def _groups(self, strategy: Strategy, mesh: Mesh) -> Iterator[tuple[int, int]]:
         """(shard group, hpZ group) choices of one strategy."""
@@ -181,7 +191,7 @@ class _Draft:
     def space(self, narrowed: tuple[str, ...]) -> Space:
         """The table of structures."""
         tables, plain, start = [], [], 0
-        for row, pairs, options in sorted(self.blocks, key=lambda block: self._piped(block[1])):
+        for row, pairs, options in sorted(self.blocks, key=lambda block: (2 in block[2][0][2:4], self._piped(block[1]))):
             left, right = np.array(pairs, dtype=np.int64), np.array(options, dtype=np.int64).reshape(len(options), 7)
             p, o = len(left), len(right)
             block = np.empty((p * o, len(FIELDS)), dtype=np.int64)
@@ -194,7 +204,7 @@ class _Draft:
             start += p * o
         table = np.concatenate(tables)
         batches = np.array([len(m.batches) for m in self.meshes])[table[:, 0]]
-        most = int(batches.max())
+        most = max(len(m.batches) for m in self.meshes)
         padded = np.array([m.batches + m.batches[-1:] * (most - len(m.batches)) for m in self.meshes], dtype=np.int64)
         return Space(
             meshes=tuple(self.meshes), structures=dict(zip(FIELDS, np.ascontiguousarray(table.T), strict=True)),

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import groupby
 
 from app.domain.cluster.cluster import Pool, pool_choices
 from app.domain.errors import InvalidRequestError
-from app.domain.search.constraints import Constraints
+from app.domain.search.constraints import UNWRITTEN_AXES, Constraints, with_degrees
 from app.domain.search.evaluate import with_recipe
 from app.domain.search.scan import search
 from app.domain.setup import TrainingSetup
@@ -44,31 +44,47 @@ def stretched(question: Question) -> Question:
     """The question at the longest sequence or the largest micro-batch that fits, where that is the objective."""
     recipe = question.setup.recipe
     if question.objective == "longest_sequence":
-        steps = largest(lambda n: _fits(question, seq_len=n * _SEQ_STEP), _LONGEST // _SEQ_STEP)
+        pools = pool_choices(question.pools)
+        steps = largest(lambda n: _fits(question, pools, seq_len=n * _SEQ_STEP), _LONGEST // _SEQ_STEP)
         return replace(question, setup=with_recipe(question.setup, seq_len=max(1, steps) * _SEQ_STEP))
     if question.objective == "largest_micro_batch" and recipe.micro_batch is None and recipe.global_batch is None:
         # With a global batch the micro-batches are its divisors, which the search tries one and all.
-        surely = _fits(question, micro_batch=1, surely=True)
-        size = largest(partial(_fits_micro_batch, question, surely), _LARGEST_MICRO_BATCH)
+        pools = pool_choices(question.pools)
+        surely = _fits(question, pools, micro_batch=1, surely=True)
+        size = largest(lambda n: _fits(question, pools, micro_batch=n, surely=surely), _LARGEST_MICRO_BATCH)
         return replace(question, setup=with_recipe(question.setup, micro_batch=max(1, size)))
     return question
 
 
-def _fits_micro_batch(question: Question, surely: bool, size: int) -> bool:
-    return _fits(question, micro_batch=size, surely=surely)
+def pools_of(question: Question) -> tuple[Pool, ...]:
+    """The pools to search: every choice, or the smallest part of one that fits where the fewest devices are wanted."""
+    choices = pool_choices(question.pools)
+    if not choices:
+        raise InvalidRequestError.at("cluster", "pools", msg="there is no pool of GPUs", hint="give at least one pool")
+    if question.objective != "fewest_gpus":
+        return choices
+    smaller = sorted((part for pool in choices for part in smaller_pools(pool)), key=lambda pool: pool.world_size)
+    for _, alike in groupby(smaller, key=lambda pool: pool.world_size):
+        fitting = tuple(pool for pool in alike if _fits(question, (pool,)))
+        if fitting:
+            return fitting
+    return choices
 
 
-def _fits(question: Question, *, surely: bool = False, **changes: object) -> bool:
+def _fits(question: Question, pools: Sequence[Pool], *, surely: bool = False, **changes: object) -> bool:
     """Whether any candidate on any pool fits under a changed recipe; those without a script count where none has one."""
-    found = []
-    for pool in pool_choices(question.pools):
-        try:
-            found.append(search(replace(with_recipe(question.setup, **changes), pool=pool), question.constraints, timed=False).table)
-        except InvalidRequestError:
-            continue
-    written = any(table.written.any() for table in found)
-    fitting = [(table.safe if surely else table.fits) & (table.written if written else True) for table in found]
-    return any(bool(fits.any()) for fits in fitting)
+    pins, setup = question.constraints, with_recipe(question.setup, **changes)
+    written = with_degrees(pins, UNWRITTEN_AXES)
+    for constraints in dict.fromkeys((written, pins)):
+        found = []
+        for pool in pools:
+            try:
+                found.append(search(replace(setup, pool=pool), constraints, timed=False).table)
+            except InvalidRequestError:
+                continue
+        if found:
+            return any(bool((table.safe if surely else table.fits).any()) for table in found)
+    return False
 
 
 def smaller_pools(pool: Pool) -> list[Pool]:

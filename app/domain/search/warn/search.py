@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -13,16 +13,16 @@ from app.domain.search.space import MAX_CANDIDATES
 from app.domain.search.warn.base import warning
 
 
-def search_warnings(found: Found, chosen: int | None) -> tuple[PlanWarning, ...]:
+def search_warnings(found: Found, chosen: int | None, narrowed: Sequence[str]) -> tuple[PlanWarning, ...]:
     """What was not searched, and what was searched but passed over for want of a script."""
-    return (*_narrowed(found), *_unwritten(found, chosen))
+    return (*_narrowed(narrowed), *_unwritten(found, chosen))
 
 
-def _narrowed(found: Found) -> Iterator[PlanWarning]:
-    if found.space.narrowed:
+def _narrowed(narrowed: Sequence[str]) -> Iterator[PlanWarning]:
+    if narrowed:
         yield warning(
             "search_narrowed",
-            f"More than {MAX_CANDIDATES:,} combinations were open, so not all were tried. Searched were: {'; '.join(found.space.narrowed)}.",
+            f"More than {MAX_CANDIDATES:,} combinations were open, so not all were tried. Searched were: {'; '.join(narrowed)}.",
             "constraints",
             "Pin a strategy, a degree of parallelism or the micro-batch to search the rest in full.",
         )
