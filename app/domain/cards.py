@@ -29,6 +29,7 @@ class Card:
         source: key of the source it is taken from.
         exactness: exact, derived or fitted.
         changes_it: which settings move the figure.
+        sureness: the word of ``exactness``.
     """
 
     key: str
@@ -38,6 +39,7 @@ class Card:
     exactness: Exactness
     changes_it: str
     doc: str
+    sureness: str
 
     def with_numbers(self, arguments: dict[str, Any]) -> str:
         """The equation with every argument name replaced by its value."""
@@ -68,7 +70,7 @@ def term(*, title: str, equation: str, source: str, exactness: str, changes_it: 
 
     def register(function: F) -> F:
         key = f"{function.__module__.removeprefix('app.domain.')}.{function.__name__}"
-        CARDS[key] = Card(key, title, equation, source, Exactness(exactness), changes_it, (function.__doc__ or "").strip())
+        CARDS[key] = Card(key, title, equation, source, Exactness(exactness), changes_it, (function.__doc__ or "").strip(), exactness)
         return function
 
     return register

@@ -176,15 +176,6 @@ def _summed(sums: Mapping[Shape, Array]) -> Array:
     return sum(rest, first)
 
 
-def chosen_sums(first: Tally, second: Tally, takes_second: Array) -> Tally:
-    """One tally that takes each candidate's sums from one of two; see ``chosen``."""
-    out = Tally(first.size)
-    for pool, moment in {(pool, moment) for tally in (first, second) for pool, by in tally.spread().items() for moment in by}:
-        value = np.where(takes_second, second.at(moment, pool), first.at(moment, pool))
-        out.spread().setdefault(pool, {})[moment] = {value.shape: value}
-    return out
-
-
 def chosen(first: Ledger, second: Ledger, takes_second: Array) -> Ledger:
     """One ledger that takes each candidate's entries from one of two with the same lines in the same order.
 

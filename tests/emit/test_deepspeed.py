@@ -175,3 +175,12 @@ def test_other_axes_are_told_to_deepspeed() -> None:
     assert (sequence["sequence_parallel_size"], sequence["data_parallel_size"]) == (2, 4)
     assert "train_batch_size" not in sequence
     assert sequence["seq_parallel_communication_data_type"] == "bf16"
+
+
+def test_zero_plus_plus_flags_are_written_where_they_are_chosen() -> None:
+    """qwZ and qgZ are stage 3's own keys, absent unless the plan has them."""
+    plain = emitted(make_job(strategy="zero3", dp_shard=8))["zero_optimization"]
+    assert not {"zero_quantized_weights", "zero_quantized_gradients"} & plain.keys()
+    chosen = emitted(make_job(strategy="zero3", dp_shard=8, quantized_weights=True, quantized_gradients=True))["zero_optimization"]
+    assert chosen["zero_quantized_weights"] is True
+    assert chosen["zero_quantized_gradients"] is True

@@ -151,13 +151,17 @@ def input_gradient_bytes(tokens: Array, hidden: int, bytes_each: Array) -> Array
 
 
 def add_buffers(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
-    """Add the transient lines of every framework; each is zero for the others."""
+    """Add the transient lines of every framework that is there; each is zero for the others."""
     tied = 1.0 if setup.model.tied_embeddings and setup.model.vocab_size and not numbers.adapter else 0.0
-    _add_fsdp2(ledger, numbers, columns, share, tied=tied)
+    if columns.copies_units.any():
+        _add_fsdp2(ledger, numbers, columns, share, tied=tied)
     _add_embedding(ledger, setup, columns, share, tied=tied)
-    _add_stage3(ledger, columns, share)
-    _add_buckets(ledger, columns, share)
-    _add_casts(ledger, columns, share)
+    if columns.zero3.any():
+        _add_stage3(ledger, columns, share)
+    if columns.deepspeed.any():
+        _add_buckets(ledger, columns, share)
+    if columns.autocast.any():
+        _add_casts(ledger, columns, share)
     _add_dequantised(ledger, setup, columns)
     _add_step(ledger, setup, columns, share)
 

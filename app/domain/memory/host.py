@@ -137,11 +137,15 @@ def host_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Arra
 
 def add_host(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the host lines of one node."""
-    per_node = ranks_per_node(setup, columns)
-    _add_states(ledger, setup, columns, share, per_node)
-    _add_parameters(ledger, setup, columns, share, per_node)
-    _add_buffers(ledger, setup, columns, share, per_node)
-    _add_activations(ledger, setup, columns, share, per_node)
+    per_node, c = ranks_per_node(setup, columns), columns
+    if c.offload_optimizer.any() or OPTIMIZERS[setup.recipe.optimizer].paged:
+        _add_states(ledger, setup, columns, share, per_node)
+    if (c.offload_parameters == 1).any():
+        _add_parameters(ledger, setup, columns, share, per_node)
+    if c.offload_optimizer.any() or c.offload_parameters.any():
+        _add_buffers(ledger, setup, columns, share, per_node)
+    if c.act_offload.any():
+        _add_activations(ledger, setup, columns, share, per_node)
     add_loading(ledger, setup, columns, share, per_node)
 
 
@@ -204,6 +208,8 @@ def _add_buffers(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: 
     c = columns
     staged = share.largest * c.zero12 * (c.offload_optimizer > 0)
     ledger.add(host_buffer_bytes, "buffers", "always", _TRAINING, elements=staged, bytes_each=c.compute_bytes, ranks_per_node=per_node)
+    if not ((c.offload_optimizer == 2) | (c.offload_parameters == 2)).any():
+        return
     tile = np.minimum(c.sub_group + share.largest / c.param_ranks, share.trainable / c.state_ranks) * (c.offload_optimizer == 2)
     width = np.where(c.master_bytes > 0, c.master_bytes, c.duplicate_bytes)
     ledger.add(swap_buffer_bytes, "buffers", "always", _TRAINING, buffers=ADAM_SWAP_BUFFERS, elements=tile, bytes_each=width,

@@ -37,6 +37,8 @@ def nvme_parameter_bytes(params: Array, bytes_each: Array, ranks: Array, ranks_p
 def add_nvme(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the disk lines of one node."""
     c = columns
+    if not ((c.offload_optimizer == 2) | (c.offload_parameters == 2)).any():
+        return
     per_node = np.minimum(c.world_size, setup.pool.node.gpus_per_node) * 1.0
     ledger.add(nvme_state_bytes, "optimizer_states", "always", {}, params=share.trainable * (c.offload_optimizer == 2),
                bytes_each=c.master_bytes + 4.0 + c.state_bytes, ranks=c.state_ranks, ranks_per_node=per_node)  # fmt: skip

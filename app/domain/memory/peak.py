@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
@@ -12,7 +12,7 @@ from app.domain.memory.host import add_host, host_peak
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
 from app.domain.memory.overhead import context_bytes, kept_frac, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
-from app.domain.memory.stages import busiest_stage, busiest_sums
+from app.domain.memory.stages import busiest_stage, end_stages, last_is_busiest
 from app.domain.memory.tensor import vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
@@ -60,7 +60,7 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
     overhead, host, nvme = Ledger(size), Ledger(size), Ledger(size)
-    live = _live(overhead, setup, columns, gpu, allocated)
+    live = _live(overhead, setup, columns, (allocated, cached_peaks(gpu, columns)))
     extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
     add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
@@ -91,10 +91,15 @@ def evaluate_totals(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     Columns may have any shapes that broadcast: (S, 1) for what structure decides, (S, B) for batches.
     """
     share, shape = share_of(setup, numbers, columns), columns.shape
-    gpu, busiest = busiest_sums(setup, numbers, columns, share)
-    allocated = reduce(np.maximum, [gpu.at(moment) for moment in MOMENTS])
+    stages = end_stages(setup, numbers, columns, (share, Tally))
+    peaks = [(reduce(np.maximum, [gpu.at(moment) for moment in MOMENTS]), cached_peaks(gpu, columns)) for gpu, _ in stages]
+    (allocated, pools), busiest = peaks[0], share
+    if len(stages) > 1:
+        last = last_is_busiest(peaks[0][0], peaks[1][0])
+        allocated, pools = (np.where(last, of_last, of_first) for of_first, of_last in zip(*peaks, strict=True))
+        busiest = replace(share, has_loss=np.where(last, stages[1][1].has_loss, share.has_loss))
     overhead, host, nvme = Tally(shape), Tally(shape), Tally(shape)
-    live = _live(overhead, setup, columns, gpu, allocated)
+    live = _live(overhead, setup, columns, (allocated, pools))
     extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
     add_host(host, setup, columns, share)
     add_nvme(nvme, setup, columns, share)
@@ -113,12 +118,12 @@ class _Live:
     outside: Array
 
 
-def _live(overhead: Ledger, setup: TrainingSetup, columns: Columns, gpu: Ledger, allocated: Array) -> _Live:
-    """Add what the process holds outside the allocator; returns it with the live tensors."""
+def _live(overhead: Ledger, setup: TrainingSetup, columns: Columns, peaks: tuple[Array, Array]) -> _Live:
+    """Add what the process holds outside the allocator; returns it with the peaks of live tensors, all together and by pool."""
     rates = setup.rates
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
-    return _Live(allocated=allocated, pools=cached_peaks(gpu, columns), outside=context + nccl)
+    return _Live(allocated=peaks[0], pools=peaks[1], outside=context + nccl)
 
 
 def _add_cached(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, live: _Live) -> tuple[Array, Array]:

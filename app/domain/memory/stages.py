@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger, Tally, chosen, chosen_sums
+from app.domain.ledger import Ledger, chosen
 from app.domain.memory.activations import add_activations
 from app.domain.memory.buffers import add_buffers
 from app.domain.memory.logits import add_logits
@@ -73,42 +73,30 @@ def gathered_head_input_bytes(tokens: Array, hidden: int, bytes_each: Array, ten
 
 def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns, first: Share) -> tuple[Ledger, Share]:
     """Lines and share of the pipeline stage that needs most, for every candidate; the first one's share is given."""
-    ledgers, shares = _stages(setup, numbers, columns, (first, Ledger))
-    if len(ledgers) == 1:
-        return ledgers[0], shares[0]
-    last = _last_is_busiest(ledgers[0], ledgers[1])
-    return chosen(ledgers[0], ledgers[1], last), _chosen_share(shares[0], shares[1], last)
+    stages = end_stages(setup, numbers, columns, (first, Ledger))
+    if len(stages) == 1:
+        return stages[0]
+    (of_first, first), (of_last, last) = stages
+    takes_last = last_is_busiest(*(reduce(np.maximum, [ledger.at(moment) for moment in MOMENTS]) for ledger in (of_first, of_last)))
+    share = Share(**{f.name: np.where(takes_last, getattr(last, f.name), getattr(first, f.name)) for f in fields(Share)})
+    return chosen(of_first, of_last, takes_last), share
 
 
-def busiest_sums(setup: TrainingSetup, numbers: Numbers, columns: Columns, first: Share) -> tuple[Tally, Share]:
-    """The same as sums, for the search."""
-    tallies, shares = _stages(setup, numbers, columns, (first, Tally))
-    if len(tallies) == 1:
-        return tallies[0], shares[0]
-    last = _last_is_busiest(tallies[0], tallies[1])
-    return chosen_sums(tallies[0], tallies[1], last), _chosen_share(shares[0], shares[1], last)
-
-
-def _stages(setup: TrainingSetup, numbers: Numbers, columns: Columns, made: tuple[Share, type[L]]) -> tuple[list[L], list[Share]]:
-    """Lines and shares of the first stage and, where there are several, of the last."""
+def end_stages(setup: TrainingSetup, numbers: Numbers, columns: Columns, made: tuple[Share, type[L]]) -> list[tuple[L, Share]]:
+    """Lines and share of the first stage, whose share is given with the kind of ledger, and where there are several of the last."""
     first, kind = made
     piped = bool((columns.pp > 1).any())
     shares = [first, share_of(setup, numbers, columns, int(columns.pp.max()) - 1)] if piped else [first]
-    ledgers = [kind(columns.shape) for _ in shares]
-    for ledger, share in zip(ledgers, shares, strict=True):
+    stages = [(kind(columns.shape), share) for share in shares]
+    for ledger, share in stages:
         _add_stage(ledger, setup, numbers, columns, share)
-    return ledgers, shares
+    return stages
 
 
-def _last_is_busiest(first: Ledger, last: Ledger) -> Array:
+def last_is_busiest(most_of_first: Array, most_of_last: Array) -> Array:
     """Whether the last stage needs more; where both need as much, the first has more blocks of activations cached beside it."""
-    most_of_first, most_of_last = (reduce(np.maximum, [ledger.at(moment) for moment in MOMENTS]) for ledger in (first, last))
     busiest: Array = most_of_last > _CLEARLY * most_of_first
     return busiest
-
-
-def _chosen_share(first: Share, last: Share, takes_last: Array) -> Share:
-    return Share(**{f.name: np.where(takes_last, getattr(last, f.name), getattr(first, f.name)) for f in fields(Share)})
 
 
 def _add_stage(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:

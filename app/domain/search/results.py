@@ -101,7 +101,7 @@ def _terms_at(held: _Held, moment: str, index: int) -> tuple[TermResult, ...]:
 
 def _outline_at(held: _Held, moment: str, index: int) -> tuple[MomentTerm, ...]:
     found = _alive(held, moment, index)
-    return tuple(MomentTerm(line.card.title, line.category, float(round(value)), line.card.exactness.value) for line, value, _ in found)
+    return tuple(MomentTerm(line.card.title, line.category, float(round(value)), line.card.sureness) for line, value, _ in found)
 
 
 def _term(line: Line, index: int, value: float, share: float) -> TermResult:
@@ -114,7 +114,7 @@ def _term(line: Line, index: int, value: float, share: float) -> TermResult:
         formula=formula if share == 1 else f"({formula}) × {share:.3g} of it alive at this moment",
         equation=line.card.equation,
         source=line.card.source,
-        exactness=str(line.card.exactness),
+        exactness=line.card.sureness,
         changes_it=line.card.changes_it,
     )
 

@@ -23,7 +23,7 @@ _LARGEST_BLOCK = 16 << 20
 FLAT = 256
 """Candidates up to which evaluating all lines at once costs less than scanning first and evaluating the shown ones again."""
 
-CHUNK = 1 << 16
+CHUNK = 1 << 15
 """Structures times batches of one chunk: enough to make the calls' own cost small, and memory does not grow with the space."""
 
 _FEW = 8
