@@ -18,7 +18,7 @@ from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
 from app.domain.speed.step import evaluate_speed
 
-_LARGEST_BLOCK = 16 << 20
+_LARGEST_BLOCK = 31 << 20
 
 FLAT = 256
 """Candidates up to which evaluating all lines at once costs less than scanning first and evaluating the shown ones again."""
