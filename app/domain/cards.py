@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, TypeVar
 
 from app.domain.sources import source as find_source
@@ -41,10 +42,13 @@ class Card:
     def with_numbers(self, arguments: dict[str, Any]) -> str:
         """The equation with every argument name replaced by its value."""
 
-        def put(match: re.Match[str]) -> str:
-            return _show(arguments[match[0]]) if match[0] in arguments else match[0]
+        return "".join(_show(arguments[part]) if part in arguments else part for part in _parts(self.equation))
 
-        return re.sub(r"[A-Za-z_][A-Za-z0-9_]*", put, self.equation)
+
+@cache
+def _parts(equation: str) -> list[str]:
+    """An equation of a card, cut before and after every name."""
+    return re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation)
 
 
 CARDS: dict[str, Card] = {}
