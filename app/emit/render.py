@@ -21,7 +21,9 @@ STATEMENT_LINE = re.compile(r"^ *#% (.*)$", re.MULTILINE)
 
 def comment(value: object) -> str:
     """One printable line: no newline, control character or text direction mark can end or disguise a comment."""
-    text = "".join(ch if ch.isprintable() else " " for ch in str(value))
+    text = str(value)
+    if not text.isprintable():
+        text = "".join(ch if ch.isprintable() else " " for ch in text)
     text = " ".join(text.split())
     return text if len(text) <= COMMENT_CHARS else text[: COMMENT_CHARS - 1] + "…"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from app.catalog.fitted import fitted_rates
@@ -73,8 +74,7 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
     """The architecture of whichever way the model was named."""
     if given.preset is not None:
         preset = find_model(given.preset, ("model", "preset"))
-        architecture = architecture_from_config(preset.config, name=preset.name, loc=("model", "preset"))
-        return ResolvedModel(architecture=architecture, hf_id=preset.hf_id, hf_config=preset.config)
+        return ResolvedModel(architecture=_preset_architecture(preset.key), hf_id=preset.hf_id, hf_config=preset.config)
     if given.hf_config is not None:
         architecture = architecture_from_config(given.hf_config, loc=("model", "hf_config"))
         return ResolvedModel(architecture=architecture, hf_config=given.hf_config)
@@ -93,6 +93,13 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
         msg="this server does not fetch models from a hub",
         hint="paste the model's config.json as model.hf_config, or use model.preset",
     )
+
+
+@cache
+def _preset_architecture(key: str) -> Architecture:
+    """The architecture of a preset, read once; as many are kept as the catalogue has."""
+    preset = find_model(key)
+    return architecture_from_config(preset.config, name=preset.name, loc=("model", "preset"))
 
 
 def _shape(given: ShapeIn) -> Shape:
