@@ -45,7 +45,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.include_router(api.router)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
-    app.add_middleware(GZipMiddleware, minimum_size=1024)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     middleware.install(app, settings)
     return app
 

@@ -58,6 +58,8 @@ class Ledger:
     def __init__(self, size: int) -> None:
         self.size = size
         self.lines: list[Line] = []
+        self._sums: dict[tuple[str, str | None], Array] = {}
+        self._summed = 0
 
     def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
         """Evaluate a term for all candidates and keep it as a line; returns its values.
@@ -87,13 +89,25 @@ class Ledger:
         return out
 
     def at(self, moment: str, pool: str | None = None) -> Array:
-        """Sum of what is alive at one moment (in one allocator pool, if named), an entry a candidate."""
-        out = np.zeros(self.size)
-        for line in self.lines:
-            share = line.alive.get(moment)
-            if share is not None and pool in (None, line.pool):
-                out += line.value if type(share) is float and share == 1.0 else line.value * share
-        return out
+        """Sum of what is alive at one moment (in one allocator pool, if named), an entry a candidate; callers must not change it."""
+        if self._summed != len(self.lines):
+            self._sums, self._summed = _sums_of(self.lines), len(self.lines)
+        found = self._sums.get((moment, pool))
+        return np.zeros(self.size) if found is None else found
+
+
+def _sums_of(lines: Sequence[Line]) -> dict[tuple[str, str | None], Array]:
+    """What is alive at each moment, of every pool together and of each: all sums in one pass, each in the order of the lines."""
+    sums: dict[tuple[str, str | None], Array] = {}
+    for line in lines:
+        for moment, share in line.alive.items():
+            part = line.value if type(share) is float and share == 1.0 else line.value * share
+            for key in ((moment, None), (moment, line.pool)):
+                if key in sums:
+                    sums[key] += part
+                else:
+                    sums[key] = np.array(part)
+    return sums
 
 
 def chosen(ledgers: Sequence[Ledger], which: Array) -> Ledger:
