@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 Verdict = Literal["fits", "tight", "does_not_fit"]
 
@@ -79,8 +79,7 @@ class Settings:
         return self.dp_replicate * self.dp_shard
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TermResult:
+class TermResult(NamedTuple):
     """One line of a ledger.
 
     Attributes:
@@ -102,8 +101,7 @@ class TermResult:
     changes_it: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class MomentTerm:
+class MomentTerm(NamedTuple):
     """One line at a moment that is not the peak: what it holds then, without the formula."""
 
     name: str
