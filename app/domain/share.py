@@ -124,7 +124,9 @@ def dim0_padding(setup: TrainingSetup, columns: Columns) -> Padding:
 
     Source: torch fully_shard, ``_init_sharded_param``.
     """
-    ranks, inverse = np.unique(np.where(columns.fsdp2 > 0, columns.param_ranks, 1), return_inverse=True)
+    shards = np.where(columns.fsdp2 > 0, columns.param_ranks, 1)
+    # Sorting one entry costs more than the rest of a pinned plan's padding.
+    ranks, inverse = np.unique(shards, return_inverse=True) if len(shards) > 1 else (shards, np.zeros(1, dtype=np.intp))
     inside = [(w, s.owned) for s in setup.model.stacks for w in s.block.weights]
     outside = [(w, 1) for w in setup.model.weights]
     return Padding(
