@@ -47,7 +47,7 @@ class Card:
 
 @cache
 def _parts(equation: str) -> list[str]:
-    """An equation of a card, cut before and after every name."""
+    """An equation cut into names and what is between them."""
     return re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation)
 
 

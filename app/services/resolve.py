@@ -79,8 +79,7 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
         architecture = architecture_from_config(given.hf_config, loc=("model", "hf_config"))
         return ResolvedModel(architecture=architecture, hf_config=given.hf_config)
     if given.shape is not None:
-        build = architecture_from_shape if given.shape.head_dim else architecture_without_head_dim
-        return ResolvedModel(architecture=build(_shape(given.shape)))
+        return ResolvedModel(architecture=_from_shape(given.shape))
     if given.params is not None:
         return ResolvedModel(architecture=architecture_from_params(given.params))
     if given.hf_id is not None and hub is not None:
@@ -102,15 +101,23 @@ def _preset_architecture(key: str) -> Architecture:
     return architecture_from_config(preset.config, name=preset.name, loc=("model", "preset"))
 
 
-def _shape(given: ShapeIn) -> Shape:
-    if given.head_dim is None and given.hidden_size % given.num_heads:
+def _from_shape(given: ShapeIn) -> Architecture:
+    shape = _shape(given)
+    if given.head_dim:
+        return architecture_from_shape(shape)
+    found = architecture_without_head_dim(shape)
+    if given.hidden_size % given.num_heads and not found.inferred:
         raise InvalidRequestError.at(
             "model",
             "shape",
             "num_heads",
             msg=f"num_heads {given.num_heads} does not divide hidden_size {given.hidden_size}",
-            hint="give head_dim as well",
+            hint="give head_dim as well, or the exact total_params that it follows from",
         )
+    return found
+
+
+def _shape(given: ShapeIn) -> Shape:
     values = given.model_dump() | {
         "num_kv_heads": given.num_kv_heads or given.num_heads, "head_dim": given.head_dim or given.hidden_size // given.num_heads,
         "total_params": round(given.total_params) if given.total_params else None,
