@@ -6,7 +6,8 @@ The same lines give both: the sums the search compares and, for a chosen candida
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,9 @@ POOLS = {
 which no row of freed activations is long enough for."""
 
 
-class Line(NamedTuple):
-    """One term over all candidates; a named tuple, for a hundred are made for every plan.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Line:
+    """One term over all candidates.
 
     Attributes:
         card: what explains it.
@@ -46,8 +48,8 @@ class Line(NamedTuple):
     lifetime: str
     arguments: Mapping[str, Any]
     value: Array
-    alive: Mapping[str, Any]
-    pool: str
+    alive: Mapping[str, Any] = field(default_factory=dict)
+    pool: str = "default"
 
 
 class Ledger:
@@ -56,15 +58,13 @@ class Ledger:
     def __init__(self, size: int) -> None:
         self.size = size
         self.lines: list[Line] = []
-        self._sums: dict[tuple[str, str | None], Array] = {}
-        self._summed = 0
 
     def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], **arguments: Any) -> Array:
         """Evaluate a term for all candidates and keep it as a line; returns its values.
 
         Which stream a term allocates on is declared in ``POOLS``.
         """
-        value = _column(function(**arguments), self.size)
+        value = np.broadcast_to(np.asarray(function(**arguments), dtype=np.float64), (self.size,))
         card = card_of(function)
         self.lines.append(
             Line(
@@ -87,37 +87,13 @@ class Ledger:
         return out
 
     def at(self, moment: str, pool: str | None = None) -> Array:
-        """Sum of what is alive at one moment (in one allocator pool, if named), an entry a candidate; callers must not change it."""
-        if self._summed != len(self.lines):
-            self._sums, self._summed = (_sums_of_one if self.size == 1 else _sums_of)(self.lines), len(self.lines)
-        found = self._sums.get((moment, pool))
-        return np.zeros(self.size) if found is None else found
-
-
-def _sums_of(lines: Sequence[Line]) -> dict[tuple[str, str | None], Array]:
-    """What is alive at each moment, of every pool together and of each: all sums in one pass, each in the order of the lines."""
-    sums: dict[tuple[str, str | None], Array] = {}
-    for line in lines:
-        for moment, share in line.alive.items():
-            part = line.value if type(share) is float and share == 1.0 else line.value * share
-            for key in ((moment, None), (moment, line.pool)):
-                if key in sums:
-                    sums[key] += part
-                else:
-                    sums[key] = np.array(part)
-    return sums
-
-
-def _sums_of_one(lines: Sequence[Line]) -> dict[tuple[str, str | None], Array]:
-    """The same for a table of one candidate, whose numbers are quicker to add one by one than as arrays."""
-    sums: dict[tuple[str, str | None], float] = {}
-    for line in lines:
-        value, pool = float(line.value[0]), line.pool
-        for moment, share in line.alive.items():
-            part = value * (share if type(share) is float else entry(share, 0))
-            sums[moment, None] = sums.get((moment, None), 0.0) + part
-            sums[moment, pool] = sums.get((moment, pool), 0.0) + part
-    return {key: np.array([value]) for key, value in sums.items()}
+        """Sum of what is alive at one moment (in one allocator pool, if named), an entry a candidate."""
+        out = np.zeros(self.size)
+        for line in self.lines:
+            share = line.alive.get(moment)
+            if share is not None and pool in (None, line.pool):
+                out += line.value * share
+        return out
 
 
 def chosen(ledgers: Sequence[Ledger], which: Array) -> Ledger:
@@ -148,23 +124,10 @@ def chosen(ledgers: Sequence[Ledger], which: Array) -> Ledger:
     return out
 
 
-def _column(value: Any, size: int) -> Array:
-    """A value for every candidate; one number is not copied, every entry is a view of it."""
-    array = np.asarray(value, dtype=np.float64)
-    if array.shape == (size,):
-        return array
-    if array.ndim == 0:  # what broadcast_to gives, ten times as fast
-        column: Array = np.ndarray((size,), np.float64, array, 0, (0,))
-        column.flags.writeable = False
-        return column
-    return np.broadcast_to(array, (size,))
-
-
 def entry(value: Any, index: int) -> float:
     """One candidate's number out of a column or a scalar."""
-    if isinstance(value, np.ndarray) and value.ndim:
-        return float(value[index])
-    return float(value)
+    array = np.asarray(value)
+    return float(array if array.ndim == 0 else array[index])
 
 
 def formula_of(line: Line, index: int) -> str:

@@ -124,9 +124,7 @@ def dim0_padding(setup: TrainingSetup, columns: Columns) -> Padding:
 
     Source: torch fully_shard, ``_init_sharded_param``.
     """
-    shards = np.where(columns.fsdp2 > 0, columns.param_ranks, 1)
-    # Sorting one entry costs more than the rest of a pinned plan's padding.
-    ranks, inverse = np.unique(shards, return_inverse=True) if len(shards) > 1 else (shards, np.zeros(1, dtype=np.intp))
+    ranks, inverse = np.unique(np.where(columns.fsdp2 > 0, columns.param_ranks, 1), return_inverse=True)
     inside = [(w, s.owned) for s in setup.model.stacks for w in s.block.weights]
     outside = [(w, 1) for w in setup.model.weights]
     return Padding(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import cache
 from statistics import median
 
 from app.catalog.gpus import GpuSpec, find_gpu
@@ -102,7 +101,6 @@ def _gpu(spec: GpuSpec) -> Gpu:
     )  # fmt: skip
 
 
-@cache
 def host_link_bytes_per_s(generation: int) -> float:
     """Measured rate of pinned copies over sixteen lanes of a PCIe generation, bytes/s."""
     rates = {rate.link: rate.to_device_bytes_per_s for rate in load_rates().host_device}
@@ -140,10 +138,10 @@ def _host_memory(given: PoolIn, instance: InstanceSpec | None, gpu: Gpu, gpus: i
         return round(given.host_memory_gib * GIB), True
     if instance and gpus == instance.gpus_per_node:
         return instance.host_memory_bytes, True
-    usual = _usual_host_bytes(gpu.key)
-    if usual is None:
+    usual = [i.host_memory_bytes / i.gpus_per_node for i in load_instances() if i.gpu == gpu.key and i.host_memory_bytes]
+    if not usual:
         return None, False
-    bytes_ = round(usual * gpus)
+    bytes_ = round(median(usual) * gpus)
     assumed.append(f"Host memory was not given; {format_gib(bytes_)} a node is assumed, as machines with this GPU usually have.")
     return bytes_, False
 
@@ -154,24 +152,11 @@ def _network(given: PoolIn, instance: InstanceSpec | None, gpu: Gpu, assumed: li
         return given.inter_node_gbit_per_s * 1e9 / 8
     if instance and instance.inter_node_bytes_per_s:
         return instance.inter_node_bytes_per_s
-    network = _usual_network(gpu.key) or _DEFAULT_NETWORK
+    usual = [i.inter_node_bytes_per_s for i in load_instances() if i.gpu == gpu.key and i.inter_node_bytes_per_s]
+    network = median(usual) if usual else _DEFAULT_NETWORK
     if given.nodes > 1:
         assumed.append(
             f"The network between nodes was not given; {network * 8 / 1e9:,.0f} Gbit/s a node is assumed, "
             "as machines with this GPU usually have."
         )
     return network
-
-
-@cache
-def _usual_host_bytes(gpu: str) -> float | None:
-    """RAM for each GPU of that catalogue key, as the instances with it have; None where none is known."""
-    known = [i.host_memory_bytes / i.gpus_per_node for i in load_instances() if i.gpu == gpu and i.host_memory_bytes]
-    return median(known) if known else None
-
-
-@cache
-def _usual_network(gpu: str) -> float | None:
-    """Bytes/s of a node's NICs, as the instances with that GPU have; None where none is known."""
-    known = [i.inter_node_bytes_per_s for i in load_instances() if i.gpu == gpu and i.inter_node_bytes_per_s]
-    return median(known) if known else None
