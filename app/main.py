@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -14,11 +15,14 @@ from app import ENGINE_VERSION
 from app.ingest.hub import Hub
 from app.observability import configure_logging
 from app.resources import resource_dir
+from app.services.plan import answer
+from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
 from app.store.migrate import upgrade
 from app.store.session import Database, DatabaseOptions
 from app.web import api, middleware, pages, problems
+from app.web.schemas import EXAMPLE_REQUEST
 
 
 def create_app(settings: AppSettings | None = None) -> FastAPI:
@@ -45,7 +49,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.include_router(api.router)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
-    app.add_middleware(GZipMiddleware, minimum_size=1024)
+    app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     middleware.install(app, settings)
     return app
 
@@ -65,7 +69,11 @@ def _limits(settings: AppSettings) -> DatabaseOptions:
 def serve() -> None:
     """Serve on the configured address until stopped."""
     settings = AppSettings()
-    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=20)
+    app = create_app(settings)
+    answer(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked through again: up to 0.1 s in one unlucky request
+    uvicorn.run(app, host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=20)
 
 
 if __name__ == "__main__":

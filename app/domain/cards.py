@@ -54,6 +54,7 @@ def _parts(equation: str) -> list[str]:
 
 
 CARDS: dict[str, Card] = {}
+_OF_FUNCTION: dict[Callable[..., Any], Card] = {}
 
 
 def term(*, title: str, equation: str, source: str, exactness: str, changes_it: str = "") -> Callable[[F], F]:
@@ -71,6 +72,7 @@ def term(*, title: str, equation: str, source: str, exactness: str, changes_it: 
     def register(function: F) -> F:
         key = f"{function.__module__.removeprefix('app.domain.')}.{function.__name__}"
         CARDS[key] = Card(key, title, equation, source, Exactness(exactness), changes_it, (function.__doc__ or "").strip(), exactness)
+        _OF_FUNCTION[function] = CARDS[key]
         return function
 
     return register
@@ -78,7 +80,7 @@ def term(*, title: str, equation: str, source: str, exactness: str, changes_it: 
 
 def card_of(function: Callable[..., Any]) -> Card:
     """The card of a registered term function."""
-    return CARDS[f"{function.__module__.removeprefix('app.domain.')}.{function.__name__}"]
+    return _OF_FUNCTION[function]
 
 
 def _show(value: Any) -> str:

@@ -12,7 +12,7 @@ from app.emit.deepspeed import deepspeed_config
 from app.emit.ds_script import deepspeed_script
 from app.emit.fsdp2 import fsdp2_script
 from app.emit.job import EmitJob
-from app.emit.launch import launch_script, train_script
+from app.emit.launch import launch_of, launch_script, train_script
 
 FILE_KINDS: dict[str, tuple[str, ...]] = {
     "ds_config.json": ("deepspeed",),
@@ -38,10 +38,10 @@ def files_for(job: EmitJob) -> tuple[Artifact, ...]:
     """All files of the plan's framework, without the training script where none can be written for it."""
     script = train_script(job)
     files = [script] if script else []
-    for name in ("ds_config.json", "accelerate.yaml", "launch.sh"):
+    for name in ("ds_config.json", "accelerate.yaml"):
         if job.settings.framework in FILE_KINDS[name]:
             files.append(_WRITERS[name](job))
-    return tuple(files)
+    return (*files, launch_of(job, script))
 
 
 def file_for(job: EmitJob, filename: str) -> Artifact:

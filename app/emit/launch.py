@@ -24,8 +24,12 @@ def train_script(job: EmitJob) -> Artifact | None:
 
 def launch_script(job: EmitJob) -> Artifact:
     """Write launch.sh: one node starts by itself, several need MASTER_ADDR, and arguments go on to the script."""
+    return launch_of(job, train_script(job))
+
+
+def launch_of(job: EmitJob, script: Artifact | None) -> Artifact:
+    """Write launch.sh for a training script that is written already, or for the user's own."""
     s = job.settings
-    script = train_script(job)
     offloaded = (s.offload_optimizer, s.offload_parameters)
     text = render(
         "launch.sh.j2",

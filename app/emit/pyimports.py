@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 
 LINE_CHARS = 120
 
@@ -19,6 +20,11 @@ def import_block(wanted: Iterable[str]) -> str:
         import torch
         from torch.nn import Linear, Module
     """
+    return _block(frozenset(wanted))
+
+
+@lru_cache(maxsize=256)
+def _block(wanted: frozenset[str]) -> str:
     plain: set[str] = set()
     members: defaultdict[str, set[str]] = defaultdict(set)
     for entry in wanted:

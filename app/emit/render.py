@@ -16,12 +16,15 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 
 COMMENT_CHARS = 100
 TEMPLATES = Path(__file__).parent / "templates"
+INCLUDE_LINE = re.compile(r'^#% include "([a-z0-9_.]+)"\n', re.MULTILINE)
 STATEMENT_LINE = re.compile(r"^ *#% (.*)$", re.MULTILINE)
 
 
 def comment(value: object) -> str:
     """One printable line: no newline, control character or text direction mark can end or disguise a comment."""
-    text = "".join(ch if ch.isprintable() else " " for ch in str(value))
+    text = str(value)
+    if not text.isprintable():
+        text = "".join(ch if ch.isprintable() else " " for ch in text)
     text = " ".join(text.split())
     return text if len(text) <= COMMENT_CHARS else text[: COMMENT_CHARS - 1] + "…"
 
@@ -51,8 +54,10 @@ def render(template: str, **values: Any) -> str:
 
 
 def _source(name: str) -> str:
+    # Included files are put in place here, once, rather than by Jinja at every rendering.
+    text = INCLUDE_LINE.sub(lambda found: _source(found[1]), (TEMPLATES / name).read_text(encoding="utf-8"))
     # Jinja's own line statements also swallow the blank lines that follow them.
-    return STATEMENT_LINE.sub(r"<% \1 %>", (TEMPLATES / name).read_text(encoding="utf-8"))
+    return STATEMENT_LINE.sub(r"<% \1 %>", text)
 
 
 @cache

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from functools import cache
 from typing import Any
 
 from app import ENGINE_VERSION
@@ -20,15 +20,15 @@ def plan_document(plan: Plan, request: PlanRequest) -> dict[str, Any]:
         "verdict": plan.verdict,
         "summary": plan.summary,
         "shortfall_bytes": plan.shortfall_bytes,
-        "model": asdict(plan.model),
+        "model": _fields(plan.model),
         "recommended": candidate_document(plan.recommended),
         "ideal": {"states_bytes": plan.ideal_states_bytes, "traffic_bytes_per_step": plan.ideal_traffic_bytes},
         "alternatives": [candidate_document(c) for c in plan.alternatives],
-        "ladder": [asdict(rung) for rung in plan.ladder],
-        "ways_out": [asdict(way) for way in plan.ways_out],
-        "rejected": [asdict(r) for r in plan.rejected],
+        "ladder": [_fields(rung) for rung in plan.ladder],
+        "ways_out": [_fields(way) for way in plan.ways_out],
+        "rejected": [_fields(r) for r in plan.rejected],
         "search": {"candidates": plan.candidates, "feasible": plan.feasible, "elapsed_ms": round(plan.elapsed_ms, 2)},
-        "warnings": [asdict(w) for w in plan.warnings],
+        "warnings": [_fields(w) for w in plan.warnings],
         "files": {a.filename: a.text for a in plan.files},
     }
 
@@ -37,16 +37,21 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
     """One candidate: settings, memory, communication, time, cost."""
     settings = candidate.settings
     return {
-        "settings": {name: getattr(settings, name) for name in settings.__slots__} | {"data_parallel": settings.dp},
+        "settings": _fields(settings) | {"data_parallel": settings.dp},
         "verdict": candidate.verdict,
         "memory": {"gpu": _gpu(candidate.gpu), "host_per_node": _pool(candidate.host), "nvme_per_node": _pool(candidate.nvme)},
         "communication": {
-            "terms": [asdict(t) | {"source": _cite(t.source)} for t in candidate.communication],
+            "terms": [_fields(t) | {"source": _cite(t.source)} for t in candidate.communication],
             "bytes_per_step": sum(t.bytes_per_step for t in candidate.communication),
         },
         "time": _time(candidate.time),
         "cost": {"usd_per_hour": candidate.usd_per_hour, "usd_per_billion_tokens": candidate.usd_per_billion_tokens},
     }
+
+
+def _fields(record: Any) -> dict[str, Any]:
+    """The fields of a slotted dataclass; their values are not copied, unlike ``asdict``'s."""
+    return {name: getattr(record, name) for name in record.__slots__}
 
 
 def _gpu(gpu: GpuMemory) -> dict[str, Any]:
@@ -70,9 +75,8 @@ def _pool(pool: PoolMemory) -> dict[str, Any]:
 
 
 def _time(time: StepTime) -> dict[str, Any]:
-    fields = {name: getattr(time, name) for name in time.__slots__ if name not in ("terms", "interval_90_s")}
     terms = [_described(t) | {"seconds": t.value} for t in time.terms]
-    return fields | {"interval_90_s": list(time.interval_90_s), "terms": terms}
+    return _fields(time) | {"interval_90_s": list(time.interval_90_s), "terms": terms}
 
 
 def _bytes_term(term: TermResult) -> dict[str, Any]:
@@ -86,6 +90,7 @@ def _described(term: TermResult) -> dict[str, Any]:
     }  # fmt: skip
 
 
+@cache
 def _cite(key: str) -> str:
     found = SOURCES[key]
     return f"{found.title} <{found.url}>" if found.url else found.title

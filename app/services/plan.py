@@ -42,7 +42,11 @@ def answer(request: PlanRequest, hub: Hub | None = None) -> Answer:
         UnavailableError: the hub that a model is to be fetched from does not answer.
     """
     resolved = resolve(request, hub)
-    plan = make_plan(resolved.question)
+    return answer_of(request, resolved, make_plan(resolved.question))
+
+
+def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan) -> Answer:
+    """The answer a plan makes: with what was assumed, and the files of the recommended settings."""
     assumed = tuple(
         PlanWarning(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.")
         for a in resolved.assumed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from app.catalog.fitted import fitted_rates
@@ -73,14 +74,12 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
     """The architecture of whichever way the model was named."""
     if given.preset is not None:
         preset = find_model(given.preset, ("model", "preset"))
-        architecture = architecture_from_config(preset.config, name=preset.name, loc=("model", "preset"))
-        return ResolvedModel(architecture=architecture, hf_id=preset.hf_id, hf_config=preset.config)
+        return ResolvedModel(architecture=_preset_architecture(preset.key), hf_id=preset.hf_id, hf_config=preset.config)
     if given.hf_config is not None:
         architecture = architecture_from_config(given.hf_config, loc=("model", "hf_config"))
         return ResolvedModel(architecture=architecture, hf_config=given.hf_config)
     if given.shape is not None:
-        build = architecture_from_shape if given.shape.head_dim else architecture_without_head_dim
-        return ResolvedModel(architecture=build(_shape(given.shape)))
+        return ResolvedModel(architecture=_from_shape(given.shape))
     if given.params is not None:
         return ResolvedModel(architecture=architecture_from_params(given.params))
     if given.hf_id is not None and hub is not None:
@@ -95,15 +94,30 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
     )
 
 
-def _shape(given: ShapeIn) -> Shape:
-    if given.head_dim is None and given.hidden_size % given.num_heads:
+@cache
+def _preset_architecture(key: str) -> Architecture:
+    """The architecture of a preset, read once; as many are kept as the catalogue has."""
+    preset = find_model(key)
+    return architecture_from_config(preset.config, name=preset.name, loc=("model", "preset"))
+
+
+def _from_shape(given: ShapeIn) -> Architecture:
+    shape = _shape(given)
+    if given.head_dim:
+        return architecture_from_shape(shape)
+    found = architecture_without_head_dim(shape)
+    if given.hidden_size % given.num_heads and not found.inferred:
         raise InvalidRequestError.at(
             "model",
             "shape",
             "num_heads",
             msg=f"num_heads {given.num_heads} does not divide hidden_size {given.hidden_size}",
-            hint="give head_dim as well",
+            hint="give head_dim as well, or the exact total_params that it follows from",
         )
+    return found
+
+
+def _shape(given: ShapeIn) -> Shape:
     values = given.model_dump() | {
         "num_kv_heads": given.num_kv_heads or given.num_heads, "head_dim": given.head_dim or given.hidden_size // given.num_heads,
         "total_params": round(given.total_params) if given.total_params else None,

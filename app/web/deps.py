@@ -12,22 +12,22 @@ from app.services.saved_plans import SavedPlans
 from app.store.session import Database
 
 
-def get_hub(request: Request) -> Hub | None:
+async def get_hub(request: Request) -> Hub | None:
     """Where models are fetched from; None where that is switched off."""
     return cast(Hub | None, request.app.state.hub)
 
 
-def get_database(request: Request) -> Database:
+async def get_database(request: Request) -> Database:
     """The process's database."""
     return cast(Database, request.app.state.database)
 
 
-def get_saved_plans(request: Request) -> SavedPlans:
+async def get_saved_plans(request: Request) -> SavedPlans:
     """The use cases of saved plans."""
     return cast(SavedPlans, request.app.state.saved_plans)
 
 
-def get_metrics(request: Request) -> Metrics:
+async def get_metrics(request: Request) -> Metrics:
     """The process's counters."""
     return cast(Metrics, request.app.state.metrics)
 

@@ -10,6 +10,8 @@ import pytest
 from app.catalog.fitted import fitted_rates
 from app.domain.memory.overhead import kept_frac
 from app.domain.memory.sureness import fit_probability, peak_ratios, safe_bytes, situations
+from app.domain.model.infer import Shape, architecture_from_shape
+from app.domain.model.parameters import total_params
 from tests.planning import evaluate_request, plan_of, term_bytes
 
 LLAMA: dict[str, Any] = {
@@ -88,6 +90,10 @@ def test_head_width_follows_from_the_total() -> None:
     llama = plan_of({"shape": LLAMA["shape"] | {"total_params": 8_030_261_248}}, STEP)
     given = plan_of({"shape": QWEN3_32B | {"head_dim": 80, "total_params": 32_762_123_264}}, STEP)
     assert not any("head_dim was not given" in w.message for plan in (untold, llama, given) for w in plan.warnings)
+    # Heads that do not divide the width are no contradiction where the total says how wide they are.
+    odd = QWEN3_32B | {"hidden_size": 5200}
+    total = architecture_from_shape(Shape(**odd, head_dim=128))
+    assert plan_of({"shape": odd | {"num_heads": 64, "total_params": total_params(total)}}, STEP).model.total_params == total_params(total)
 
 
 def test_gpt_style_code_takes_the_loss_in_sixteen_bits() -> None:

@@ -34,17 +34,17 @@ class Weight:
         shape: dims; for ``Role.EXPERT`` the first is the number of experts.
         role: see ``Role``.
         copies: how many tensors of this name and shape one block holds.
+        numel: elements of all copies together; every count sums it, so it is worked out once.
     """
 
     name: str
     shape: tuple[int, ...]
     role: Role = Role.LINEAR
     copies: int = 1
+    numel: int = field(init=False, repr=False, compare=False)
 
-    @property
-    def numel(self) -> int:
-        """Elements of all copies together."""
-        return math.prod(self.shape) * self.copies
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "numel", math.prod(self.shape) * self.copies)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
