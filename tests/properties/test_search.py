@@ -137,3 +137,24 @@ def test_nothing_fits_has_ways_out_that_do() -> None:
     assert plan.shortfall_bytes > 0
     assert any(w.fits for w in plan.ways_out)
     assert not plan.files
+
+
+def test_fewest_gpus_tries_every_number() -> None:
+    """The number is the first of 1, 2, 3, … devices on which a plan of its own fits, powers of two or not."""
+    pins = {"offload_optimizer": "none", "offload_parameters": "none"}
+    training, pool = {"seq_len": 2048, "micro_batch": 1}, {"gpu_memory_gib": 56}
+    plan = plan_of(LLAMA, training, constraints=pins, objective="fewest_gpus", pool=pool)
+    fits = [g for g in range(1, 9) if plan_of(LLAMA, training, gpus=g, constraints=pins, pool=pool).verdict != "does_not_fit"]
+    assert plan.recommended.settings.world_size == fits[0]
+    assert fits[0] & (fits[0] - 1), "the case should need a number that is no power of two"
+
+
+def test_largest_micro_batch_is_the_last_that_fits() -> None:
+    """Without a global batch every size is tried: the largest fits, and one sequence more does not."""
+    pins = {"strategy": "zero3", "offload_optimizer": "none", "offload_parameters": "none"}
+    training = {"seq_len": 2048, "activation_checkpointing": "full"}
+    plan = plan_of(LLAMA, training, constraints=pins, objective="largest_micro_batch")
+    size = plan.recommended.settings.micro_batch
+    assert plan.verdict == "fits"
+    assert size & (size - 1), "the case should have an answer that is no power of two"
+    assert plan_of(LLAMA, training | {"micro_batch": size + 1}, constraints=pins).verdict != "fits"
