@@ -11,6 +11,7 @@ import math
 import statistics
 from collections import defaultdict
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
@@ -20,6 +21,7 @@ import numpy as np
 
 from app.catalog.data import document
 from app.catalog.fitted import fitted_rates
+from app.domain.errors import InvalidRequestError
 from app.domain.memory.peak import Memory, evaluate_memory, gathering, pool_peaks
 from app.domain.memory.sureness import situations
 from app.domain.search.evaluate import evaluate
@@ -30,9 +32,13 @@ from bench.rows import Row, gpu_counter, measured_rows, predict, simulated_rows
 
 FITTED = Path(__file__).resolve().parents[1] / "app" / "catalog" / "fitted.json"
 SWEEPS = 3
-TIME_CONSTANTS = ("half_rows", "half_width", "attention_frac", "elementwise_bytes_factor", "overlap_frac", "layer_launch_s")
-BEST_MATMUL_FRAC = 0.8
-"""No training run reaches more of the dense peak than the best single product measured on Hopper and Blackwell."""
+TIME_CONSTANTS = ("operand_reread", "adapter_reread", "elementwise_bytes_factor", "layer_launch_s", "zero3_hook_s", "unpack_hbm_bytes")
+TIME_TABLES = {
+    "matmul_frac": ("ampere", "hopper", "ada", "volta", "blackwell"),
+    "attention_frac": ("ampere", "hopper", "ada", "blackwell"),
+    "overlap_frac": ("fsdp2", "deepspeed"),
+}
+"""Constants that differ by architecture or framework, with the entries that public rows can tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +51,13 @@ class Case:
     memory: Memory
 
 
-def cases() -> list[Case]:
-    """Every public row with a memory or speed figure, evaluated once."""
-    return [Case(row, *_evaluated(row.resolved)) for row in measured_rows()]
+def cases(*, three_d: bool = False) -> list[Case]:
+    """Every public row with a memory or speed figure, evaluated once; what the domain refuses is left out."""
+    found = []
+    for row in measured_rows(three_d=three_d):
+        with suppress(InvalidRequestError):
+            found.append(Case(row, *_evaluated(row.resolved)))
+    return found
 
 
 def _evaluated(resolved: Resolved) -> tuple[TrainingSetup, Columns, Memory]:
@@ -169,7 +179,7 @@ def fit_time(found: list[Case], rates: Rates) -> Rates:
             speed = evaluate_speed(replace(case.setup, rates=candidate), count, case.columns, case.memory.share)
             predicted = float(speed.tokens_per_step[0] / speed.step_s[0] / case.columns.world_size[0])
             measured = float(case.row.csv["tokens_per_s_per_gpu"])
-            errors.append((case.row.family, (predicted - measured) / measured))
+            errors.append((f"{case.row.family} 3D" if case.row.three_d else case.row.family, (predicted - measured) / measured))
         return by_family(errors)
 
     best, value = rates, loss(rates)
@@ -186,13 +196,11 @@ def _changes(factor: float) -> list[Callable[[Rates], Rates]]:
     def scaled(name: str, by: float) -> Callable[[Rates], Rates]:
         return lambda rates: replace(rates, **{name: _bounded(name, getattr(rates, name) * by)})  # type: ignore[arg-type]
 
-    def architecture(name: str, by: float) -> Callable[[Rates], Rates]:
-        return lambda rates: replace(
-            rates, matmul_frac=dict(rates.matmul_frac) | {name: min(BEST_MATMUL_FRAC, rates.matmul_frac[name] * by)}
-        )
+    def entry(name: str, key: str, by: float) -> Callable[[Rates], Rates]:
+        return lambda rates: replace(rates, **{name: getattr(rates, name) | {key: _bounded(name, getattr(rates, name)[key] * by)}})
 
     steps = (factor, 1 / factor, factor**0.5, factor**-0.5)
-    return [architecture(a, s) for a in ("ampere", "hopper", "ada", "volta", "blackwell") for s in steps] + [
+    return [entry(n, k, s) for n, keys in TIME_TABLES.items() for k in keys for s in steps] + [
         scaled(n, s) for n in TIME_CONSTANTS for s in steps
     ]
 
@@ -243,9 +251,9 @@ def main() -> None:
     """Fit everything, write it, and say how wide the errors are that remain."""
     found = cases()
     write(fit_reserved(found) | fit_expandable())
-    fitted = fit_time(found, fitted_rates())
+    fitted = fit_time(found + cases(three_d=True), fitted_rates())
     rounded = {name: float(f"{getattr(fitted, name):.4g}") for name in TIME_CONSTANTS}
-    write(rounded | {"matmul_frac": {k: round(v, 3) for k, v in fitted.matmul_frac.items()}})
+    write(rounded | {table: {k: round(v, 3) for k, v in getattr(fitted, table).items()} for table in TIME_TABLES})
     document.cache_clear()
     fitted_rates.cache_clear()
     write(fit_intervals())

@@ -226,6 +226,8 @@ def _columns(setup: TrainingSetup, numbers: Numbers, degrees: Degrees, combos: A
         ep=full * degrees.expert_parallel,
         dp=full * degrees.data_ranks(world),
         hpz=hpz,
+        qwz=full * 0,
+        qgz=full * 0,
         micro_batch=micro,
         grad_accum=accum,
         checkpointing=checkpointing,
