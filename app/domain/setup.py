@@ -45,7 +45,6 @@ class Rates:
         layer_launch_s: time one block's kernels need at least, however small they are.
         zero3_hook_s: what DeepSpeed's stage-3 hooks add to that.
         unpack_hbm_bytes: HBM bytes moved to unpack one quantised weight.
-        eager_attention_frac: rate of eager attention as a share of the fused kernel's.
         recompute_elementwise_frac: element-wise traffic that full recompute adds, as a share.
         compile_elementwise_frac, compile_launch_frac: what a compiler leaves of element-wise traffic and of launches.
         logit_hbm_bytes: HBM bytes the loss moves for one logit, forward and backward.
@@ -72,7 +71,6 @@ class Rates:
     layer_launch_s: float
     zero3_hook_s: float
     unpack_hbm_bytes: float
-    eager_attention_frac: float
     recompute_elementwise_frac: float
     compile_elementwise_frac: float
     compile_launch_frac: float

@@ -204,3 +204,42 @@ def test_links_come_from_the_rates_that_were_measured() -> None:
     assert nvme_bytes_per_s(5) == (27e9, 11e9)
     assert host_memory_bytes_per_s(8, coherent=False) == pytest.approx(127e9, rel=0.01)
     assert host_memory_bytes_per_s(4, coherent=True) > 2 * host_memory_bytes_per_s(8, coherent=False)
+
+
+def test_offload_is_exposed_only_where_the_schedule_leaves_it() -> None:
+    """The host's update waits for the gradients; copies run beside compute until that is shorter than they are."""
+    pins = {"framework": "deepspeed", "strategy": "zero3", "offload_optimizer": "cpu", "offload_parameters": "none"}
+    short, long = (one_row(evaluate_request(LLAMA, TRAINING | {"seq_len": s}, constraints=pins)).speed for s in (128, 32768))
+    update = next(float(x.value[0]) for x in long.offload.lines if x.card.title == "Adam on the host")
+    assert update == pytest.approx(30 * 8.03e9 / 127e9, rel=0.01)
+    assert float(short.offload_s[0]) >= float(long.offload_s[0]) >= update
+
+
+def test_nvme_writes_set_the_pace() -> None:
+    """States are read and written once a step; halving the write rate costs more than halving the read rate."""
+    pins = {"framework": "deepspeed", "strategy": "zero3", "offload_optimizer": "nvme", "offload_parameters": "nvme"}
+    pool = {"nvme_gb": 4000, "nvme_read_gb_per_s": 20, "nvme_write_gb_per_s": 10}
+    base, reads, writes = (
+        float(one_row(evaluate_request(LLAMA, TRAINING, constraints=pins, pool=pool | change)).speed.step_s[0])
+        for change in ({}, {"nvme_read_gb_per_s": 10}, {"nvme_write_gb_per_s": 5})
+    )
+    assert base < reads < writes
+
+
+def test_the_network_of_a_gpu_without_machines_is_that_of_its_kin() -> None:
+    """An H100 variant nobody rents out gets the network of other SXM H100 nodes, not 100 Gbit/s."""
+    pool = {"gpu": "h100-sxm-96gb-hbm2e"}
+    node = evaluate_request(LLAMA, TRAINING, nodes=2, pool=pool, constraints={"framework": "fsdp2"}).setup.pool.node
+    assert node.inter_node.bytes_per_s > 1000e9 / 8
+
+
+def test_a_bridge_joins_two_devices_only() -> None:
+    """Four A100 PCIe cards talk over PCIe, two over their bridge."""
+    two, four = (
+        evaluate_request(
+            LLAMA, TRAINING, gpus=n, pool={"gpu": "a100-pcie-80gb"}, constraints={"framework": "fsdp2"}
+        ).setup.pool.node.intra_node
+        for n in (2, 4)
+    )
+    assert two.name == "nvlink3"
+    assert four.name == "pcie4"

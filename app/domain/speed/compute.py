@@ -50,7 +50,7 @@ def adapter_s(tokens: Array, flops_per_token: Array, rate: Array, ranks: Array) 
 
 @term(title="attention kernel", equation="tokens × flops_per_token / rate / ranks", source="public-rows", exactness="fitted",
       changes_it="sequence length; a flash kernel")  # fmt: skip
-def attention_s(tokens: Array, flops_per_token: Array, rate: float, ranks: Array) -> Array:
+def attention_s(tokens: Array, flops_per_token: Array, rate: Array, ranks: Array) -> Array:
     """Seconds one GPU spends in scores and values per step."""
     return tokens * flops_per_token / rate / ranks
 
@@ -237,14 +237,23 @@ def _sum(products: list[Products], name: str) -> float:
 
 
 def _add_attention(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> Array:
-    """Scores and values: 3.5 forwards (a flash backward rebuilds the scores), one more with full recompute."""
+    """Scores and values.
+
+    A flash kernel skips the masked half and rebuilds the scores in backward: 3.5 forwards, one more with full recompute. Eager attention
+    is two batched products of all scores, thin as one head, 3 forwards in all; its passes over the scores are among the memory-bound.
+    """
     c, recipe, rates, gpu = columns, setup.recipe, setup.rates, setup.pool.node.gpu
-    flops = forward_flops(setup.model, recipe.seq_len).attention * (3.5 + (c.checkpointing == 2))
-    wide = gpu.peak("bf16" if recipe.precision == "fp8" else recipe.precision)
-    reached = rates.attention_frac.get(gpu.architecture, rates.attention_frac["default"])
-    rate = wide * reached * (rates.eager_attention_frac if recipe.attention == "eager" else 1.0)
+    flops, layer = forward_flops(setup.model, recipe.seq_len), setup.model.main_block.attention
+    precision, again = "bf16" if recipe.precision == "fp8" else recipe.precision, (c.checkpointing == 2) * 1.0
+    if recipe.attention == "eager" and layer:
+        rows = np.full(len(c), float(recipe.seq_len))
+        rate = product_rate(setup, precision, rows, 1.0 / layer.head_dim + 1.0 / rows)
+        per_token = flops.attention_full * (3.0 + again)
+    else:
+        rate = np.full(len(c), gpu.peak(precision) * rates.attention_frac.get(gpu.architecture, rates.attention_frac["default"]))
+        per_token = flops.attention * (3.5 + again)
     tokens = share.tokens * c.grad_accum
-    return ledger.add(attention_s, "compute", "step", {}, tokens=tokens, flops_per_token=flops, rate=rate, ranks=c.tp * c.pp)
+    return ledger.add(attention_s, "compute", "step", {}, tokens=tokens, flops_per_token=per_token, rate=rate, ranks=c.tp * c.pp)
 
 
 def _add_elementwise(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> Array:

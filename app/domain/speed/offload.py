@@ -114,8 +114,9 @@ def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     shard = share.trainable / c.state_ranks * (c.offload_optimizer > 0)
     update = ledger.add(cpu_update_s, "offload", "step", {}, params=shard, bytes_each=_CPU_ADAM_BYTES, ranks_per_node=per_node,
                         bytes_per_s=node.host_memory_bytes_per_s)  # fmt: skip
-    # DeepSpeed adds up in 16 bits on the host and reads the sum back for each further micro-step, then sends it once more in fp32.
-    down = np.where(c.fsdp2 > 0, c.param_bytes * c.grad_accum, 4.0 + c.compute_bytes * 2 * (c.grad_accum - 1))
+    # DeepSpeed adds micro-steps up on the host in 16 bits, out and back again (stage 3 even a single one), then sends the sum in fp32.
+    summed = np.where(c.zero3 | (c.grad_accum > 1), c.compute_bytes * (2 * c.grad_accum - 1), 0.0)
+    down = np.where(c.fsdp2 > 0, c.param_bytes * c.grad_accum, 4.0 + summed)
     leaving = ledger.add(pcie_s, "offload", "step", {}, params=shard, bytes_each=down, bytes_per_s=link)
     back = ledger.add(pcie_s, "offload", "step", {}, params=shard * (c.fsdp2 == 0), bytes_each=c.compute_bytes, bytes_per_s=link)
     held = (share.inside + share.outside) / c.param_ranks * (c.offload_parameters > 0)
