@@ -33,7 +33,7 @@ from app.services.resolve import Resolved
 from bench.rows import Row, gpu_counter, measured_rows, predict, simulated_rows
 
 FITTED = Path(__file__).resolve().parents[1] / "app" / "catalog" / "fitted.json"
-SWEEPS, JOINT_TRIALS, SEED = 4, 400, 0
+SWEEPS, JOINT_TRIALS, SEED = 3, 150, 0
 TIME_CONSTANTS = ("operand_reread", "adapter_reread", "elementwise_bytes_factor", "layer_launch_s", "zero3_hook_s", "unpack_hbm_bytes")
 TIME_TABLES = {
     "matmul_frac": ("ampere", "hopper", "ada", "volta", "blackwell"),

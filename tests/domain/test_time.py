@@ -243,3 +243,13 @@ def test_a_bridge_joins_two_devices_only() -> None:
     )
     assert two.name == "nvlink3"
     assert four.name == "pcie4"
+
+
+def test_routed_experts_work_on_few_rows_and_wait_for_the_router() -> None:
+    """An expert sees its share of the tokens: slower per FLOP than a dense layer; its launches cannot hide behind the device."""
+    moe = {"shape": LLAMA["shape"] | {"ffn_hidden_size": 2048, "num_experts": 64, "experts_per_token": 4}}
+    speed = one_row(evaluate_request(moe, TRAINING, constraints={"framework": "fsdp2"})).speed
+    lines = {line.card.title: line for line in speed.compute.lines}
+    dense, expert = (float(np.ravel(lines[n].arguments["rate"])[0]) for n in ("matrix products", "expert products"))
+    assert expert < dense
+    assert float(speed.compute_s[0]) > sum(float(lines[n].value[0]) for n in ("matrix products", "expert products", "kernel launches"))

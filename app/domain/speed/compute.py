@@ -179,6 +179,9 @@ def add_compute(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns:
     c = columns
     blocks = _add_products(ledger, setup, numbers, c, share) + _add_attention(ledger, setup, c, share)
     blocks = blocks + _add_elementwise(ledger, setup, c, share)
+    if setup.model.main_block.moe:
+        # The host waits for how many tokens each expert got before it can issue their kernels, so it never runs ahead of the device.
+        blocks = blocks + ledger.add(launch_s, "compute", "step", {}, **_launches(setup, c))
     ends = _add_head(ledger, setup, numbers, c, share)
     layers = numbers.num_layers
     first, last = (stage_layers(layers, c.pp, stage) / layers * c.pp for stage in (c.pp * 0, c.pp - 1))
@@ -286,21 +289,25 @@ def _add_head(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: C
 
 
 def launch_floor(setup: TrainingSetup, columns: Columns) -> Array:
-    """Seconds below which the mean stage's step cannot go because the host issues kernels one by one.
+    """Seconds below which the mean stage's step cannot go because the host issues kernels one by one."""
+    return launch_s(**_launches(setup, columns))
 
-    DeepSpeed's stage 3 runs hooks in Python round every submodule, which fetch and release its parameters.
-    """
+
+def _launches(setup: TrainingSetup, columns: Columns) -> dict[str, Array]:
+    """What ``launch_s`` reads. DeepSpeed's stage 3 runs hooks in Python round every submodule, which fetch and release its parameters."""
     c, rates = columns, setup.rates
-    passes = np.choose(c.checkpointing, [3.0, 3.5, 4.0]) * c.grad_accum
-    compiled = rates.compile_launch_frac if setup.recipe.compile else 1.0
-    seconds = rates.layer_launch_s * _kernels(setup, c) * compiled + rates.zero3_hook_s * c.zero3
-    return launch_s(setup.model.num_layers / c.pp, passes, seconds)
+    return {
+        "blocks": setup.model.num_layers / c.pp,
+        "passes": np.choose(c.checkpointing, [3.0, 3.5, 4.0]) * c.grad_accum,
+        "seconds_each": rates.layer_launch_s * _kernels(setup, c) + rates.zero3_hook_s * c.zero3,
+    }
 
 
 def _kernels(setup: TrainingSetup, columns: Columns) -> Array:
-    """Kernels of one block over those of a dense one without adapters."""
+    """Kernels of one block over those of a dense one without adapters; a compiler fuses all but the experts', which depend on the data."""
     block, adapter = setup.model.main_block, setup.recipe.adapter
     adapted = sum(adapter.covers(w) for w in block.weights if w.role in (Role.LINEAR, Role.CONV)) if adapter else 0
     experts = block.moe.num_experts / columns.ep if block.moe else np.zeros(len(columns))
-    kernels: Array = 1.0 + _ADAPTER_LAUNCHES * adapted + _EXPERT_LAUNCHES * experts
+    fused = setup.rates.compile_launch_frac if setup.recipe.compile else 1.0
+    kernels: Array = (1.0 + _ADAPTER_LAUNCHES * adapted) * fused + _EXPERT_LAUNCHES * experts
     return kernels

@@ -167,7 +167,12 @@ class _Book:
         self.node, self.ledger, self.flows = setup.pool.node, Ledger(len(columns)), list[Flow]()
 
     def add(self, function: object, hidden_by: str, group: tuple[Array, Array], calls: Array, **arguments: Any) -> None:
-        """Add one flow; ``lead`` is its share that nothing hides and ``kind`` the collective's, a ring unless said."""
+        """Add one flow, unless no candidate has it.
+
+        ``lead`` is its share that nothing hides and ``kind`` the collective's, a ring unless said.
+        """
+        if not (np.any(arguments["elements"]) and np.any(arguments["times"])):
+            return
         lead, kind = arguments.pop("lead", 0.0), arguments.pop("kind", "ring")
         ranks, stride = group
         sent = self.ledger.add(function, "traffic", "step", {}, ranks=ranks, **arguments)  # type: ignore[arg-type]
@@ -287,7 +292,7 @@ def _add_tensor_and_pipeline(book: _Book, setup: TrainingSetup, columns: Columns
         book.add(tensor_sent_bytes, "nothing", (c.tp, np.ones(len(c))), calls * times * used, kind=kind, elements=residual * used,
                  bytes_each=c.compute_bytes, times=times)  # fmt: skip
     book.add(pipeline_sent_bytes, "nothing", (c.pp, c.world_size / c.pp), 2 * c.grad_accum * (c.pp > 1), kind="exchange",
-             elements=residual / c.tp, bytes_each=c.compute_bytes, times=2.0 * c.grad_accum)  # fmt: skip
+             elements=residual / c.tp * (c.pp > 1), bytes_each=c.compute_bytes, times=2.0 * c.grad_accum)  # fmt: skip
 
 
 def _add_sequence_and_expert(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
