@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -100,14 +101,32 @@ def add_optimizer(ledger: Ledger, setup: TrainingSetup, columns: Columns, share:
     )
 
 
-def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, windows: Mapping[str, Array]) -> Array:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Compute that copies run beside.
+
+    Attributes:
+        windows: by pass, seconds per step, see ``traffic.overlap.windows_s``.
+        overlap_frac: share of a copy that costs nothing meanwhile; parameters are fetched by the same calls that gather them.
+    """
+
+    windows: Mapping[str, Array]
+    overlap_frac: Array
+
+    def exposed_s(self, seconds: Array, window: str) -> Array:
+        """Seconds of a copy that compute does not hide."""
+        exposed: Array = seconds - np.minimum(seconds, self.windows[window]) * self.overlap_frac
+        return exposed
+
+
+def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, beside: Beside) -> Array:
     """Add the copies and the host update of offloaded candidates; returns the seconds that the schedule leaves exposed.
 
     Gradients leave during backward and parameters come during forward and backward, beside compute. The update on the host and what is
     written back after it wait for the whole gradient, so they are not hidden.
 
     Args:
-        windows: compute by pass, seconds per step, see ``traffic.overlap.windows_s``.
+        beside: the compute that copies can run beside.
     """
     c, node = columns, setup.pool.node
     link, per_node = node.gpu.pcie_bytes_per_s, np.minimum(c.world_size, node.gpus_per_node) * 1.0
@@ -126,10 +145,9 @@ def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
     moved = ledger.add(activation_copy_s, "offload", "step", {}, tokens=share.tokens * c.grad_accum, bytes_per_token=kept / c.tp,
                        bytes_per_s=link)  # fmt: skip
-    forward, backward = windows["forward"], windows["backward"]
     # The two directions of the link do not share: what leaves in backward runs beside what comes.
-    exposed = np.maximum(0.0, coming / 2 - forward) + np.maximum(0.0, coming / 2 - backward)
-    exposed += np.maximum(0.0, moved / 2 - forward) + np.maximum(0.0, moved / 2 - backward) + np.maximum(0.0, leaving - backward)
+    passes = ((coming / 2, "forward"), (coming / 2, "backward"), (moved / 2, "forward"), (moved / 2, "backward"), (leaving, "backward"))
+    exposed = sum((beside.exposed_s(seconds, window) for seconds, window in passes), np.zeros(len(c)))
     return exposed + update + back + drives
 
 

@@ -11,7 +11,7 @@ from app.domain.model.flops import forward_flops
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
 from app.domain.speed.compute import add_compute, forward_share, launch_floor
-from app.domain.speed.offload import add_offload, add_optimizer
+from app.domain.speed.offload import Beside, add_offload, add_optimizer
 from app.domain.traffic.overlap import exposed_s, overlap_fracs, windows_s
 from app.domain.traffic.volumes import Traffic, evaluate_traffic
 
@@ -42,8 +42,9 @@ def evaluate_speed(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     traffic = evaluate_traffic(setup, numbers, columns, share)
     compute_s = np.maximum(compute.total(), launch_floor(setup, columns))
     windows = windows_s(compute_s, forward_share(numbers, columns), columns.grad_accum)
-    exposed = exposed_s(traffic.flows, windows, overlap_fracs(columns, setup.rates.overlap_frac))
-    exposed_offload = add_offload(offload, setup, columns, share, windows)
+    overlap = overlap_fracs(columns, setup.rates.overlap_frac)
+    exposed = exposed_s(traffic.flows, windows, overlap)
+    exposed_offload = add_offload(offload, setup, columns, share, Beside(windows=windows, overlap_frac=overlap))
     communication = sum(exposed, np.zeros(size))
     step = compute_s + communication + optimizer.total() + exposed_offload
     return Speed(
