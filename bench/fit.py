@@ -72,19 +72,23 @@ def _evaluated(resolved: Resolved) -> tuple[TrainingSetup, Columns, Memory]:
     return setup, columns, evaluate_memory(setup, table.numbers, columns)
 
 
-def by_family(errors: list[tuple[str, float]]) -> float:
-    """Mean over families of the median absolute error, less a third of the share within 10 %; small families are left out."""
+def by_family(errors: list[tuple[str, float]], near: float = 0.1) -> float:
+    """Mean over families of the median absolute error, less a third of the share that is near; small families are left out."""
     groups = defaultdict(list)
     for family, error in errors:
         groups[family].append(abs(error))
     big = [g for g in groups.values() if len(g) >= 3] or list(groups.values())
-    return statistics.fmean(statistics.median(g) - sum(e <= 0.1 for e in g) / len(g) / 3 for g in big)
+    return statistics.fmean(statistics.median(g) - sum(e <= near for e in g) / len(g) / 3 for g in big)
 
 
 BIAS_WEIGHT = 0.3
 """What a per cent of bias costs beside a per cent of median error: predictions that are all a little low mislead more."""
 
 
+POOLED_WEIGHT = 2.0
+"""Weight of the median over all rows beside the mean over families."""
+NEAR_SPEED = 0.2
+"""Error of a speed that counts as near: two runs of one configuration differ by 6 %, and engines of one kind by more."""
 THREE_D_WEIGHT = 0.5
 """Weight of runs with tensor or pipeline parallelism: theirs are few engines, several without the kernels the others have."""
 
@@ -195,7 +199,8 @@ def fit_time(found: list[Case], rates: Rates) -> Rates:
         for case, value in zip(usable, values, strict=True):
             apart[case.row.three_d].append((case.row.family, value))
         pooled = statistics.median(abs(e) for _, e in apart[False])
-        return by_family(apart[False]) + THREE_D_WEIGHT * by_family(apart[True]) + BIAS_WEIGHT * abs(bias(apart[False])) + pooled / 2
+        families = by_family(apart[False], NEAR_SPEED) + THREE_D_WEIGHT * by_family(apart[True], NEAR_SPEED)
+        return families + BIAS_WEIGHT * abs(bias(apart[False])) + POOLED_WEIGHT * pooled
 
     best, errors = rates, [error(i, rates) for i in range(len(usable))]
     value = loss(errors)
