@@ -1,12 +1,18 @@
-"""``python -m bench [search|http|method|accuracy]``: print the figures that README and docs quote; all of them without a name."""
+"""``python -m bench [name]``: print the figures that README and docs quote; all of them without a name."""
 
 from __future__ import annotations
 
 import sys
 
-from bench import accuracy, http, method, search
+from bench import accuracy, http, method, ranking, search
 
-BENCHES = {"search": search.main, "http": http.main, "method": method.main, "accuracy": accuracy.main}
+BENCHES = {
+    "search": search.main,
+    "http": http.main,
+    "method": method.main,
+    "accuracy": accuracy.main,
+    "ranking": ranking.main,
+}
 
 if __name__ == "__main__":
     for chosen in sys.argv[1:] or BENCHES:

@@ -10,6 +10,7 @@ from pathlib import Path
 from app import ENGINE_VERSION
 from app.domain.errors import InvalidRequestError
 from app.domain.search.planner import make_plan
+from bench.ranking import summary
 from bench.rows import gpu_counter, measured_rows, simulated_rows
 from bench.suspects import suspected
 
@@ -124,6 +125,7 @@ def main() -> None:
         parts += [f"Verdicts — {sentence}", ""]
         if not three_d:
             parts += ["Worst memory rows:", "", *memory.worst(), ""]
+    parts += summary()
     parts += ["## Simulated peaks of allocated memory", "", simulated(), ""]
     PAGE.write_text("\n".join(parts))
     print("\n".join(parts))

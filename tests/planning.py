@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from app.domain.plan import Plan
 from app.domain.search.evaluate import Evaluation, evaluate
 from app.domain.search.planner import Question, make_plan
@@ -47,3 +49,10 @@ def term_bytes(plan: Plan, name: str) -> float:
     """Bytes of a GPU term at any moment, the largest."""
     values = [t.value for m in plan.recommended.gpu.moments for t in m.terms if t.name == name]
     return max(values, default=0.0)
+
+
+def one_row(found: Evaluation) -> Evaluation:
+    """The evaluation of the table's first candidate only: the simplest one, where settings are free."""
+    first, share = np.array([0]), found.memory.share
+    alone = replace(share, **{name: getattr(share, name)[first] for name in share.__slots__})
+    return replace(found, columns=found.columns.take(first), memory=replace(found.memory, share=alone))

@@ -1,4 +1,4 @@
-"""Measured and published rates: links, collectives, host copies, CPU Adam, drives and fixed memory.
+"""Measured and published rates: links, collectives, host copies, CPU Adam and drives.
 
 Values are in base units (bytes, seconds, bytes/s); ``source`` is a key into the ``sources`` of rates.json and ``basis``
 says whether it was measured, modelled, published, recalled or derived. None means not established.
@@ -12,7 +12,7 @@ from functools import cache
 from typing import Any
 
 from app.catalog.data import document
-from app.domain.units import GB, MIB, parse_quantity
+from app.domain.units import GB, parse_quantity
 
 US = 1e-6
 
@@ -52,14 +52,12 @@ class LatencyRates:
     Attributes:
         hop_s: seconds of one hop by link (nvlink, pcie, net), algorithm (ring, tree) and protocol (LL, LL128, Simple).
         base_s: seconds of one call by algorithm and protocol.
-        nvls_s: seconds of an in-switch reduction.
         fitted: α and bus bandwidth fitted to whole sweeps.
         source: of hop_s and base_s.
     """
 
     hop_s: Mapping[str, Mapping[str, Mapping[str, float]]]
     base_s: Mapping[str, Mapping[str, float]]
-    nvls_s: float
     fitted: tuple[FittedLatency, ...]
     source: str
 
@@ -89,11 +87,18 @@ class HostLinkRate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuAdamRates:
-    """Host memory traffic of one Adam step, in bytes per parameter; the step is bound by it."""
+    """Host memory traffic of one Adam step, in bytes per parameter, which it is bound by, and the pace that was published.
+
+    Attributes:
+        bytes_per_param, bytes_per_param_with_copy_back: without and with writing the 16-bit copy.
+        seconds_per_billion: one step of a billion parameters on a node (ZeRO-Offload's table).
+        grace_gain: how much faster the same step is on a Grace CPU (SuperOffload).
+    """
 
     bytes_per_param: int
     bytes_per_param_with_copy_back: int
-    published: tuple[Mapping[str, Any], ...]
+    seconds_per_billion: float
+    grace_gain: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,34 +113,6 @@ class NvmeRate:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeviceOverhead:
-    """Memory of a GPU outside torch's own statistics.
-
-    Attributes:
-        context_bytes: CUDA context by architecture, where known.
-        nccl_bytes: communicator buffers by ranks on the node.
-        single_gpu_bytes, multi_gpu_bytes: what to plan for in all.
-        basis: of the last two.
-    """
-
-    context_bytes: Mapping[str, int]
-    nccl_bytes: Mapping[int, int]
-    single_gpu_bytes: int
-    multi_gpu_bytes: int
-    basis: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class AllocatorRates:
-    """Reserved but unused memory as a share of what is allocated."""
-
-    expandable_segments_frac: float
-    default_frac: float
-    estimator_buffer_factor: float
-    basis: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
     """Everything of rates.json that the planner reads."""
 
@@ -145,8 +122,6 @@ class Rates:
     host_device: tuple[HostLinkRate, ...]
     cpu_adam: CpuAdamRates
     nvme: tuple[NvmeRate, ...]
-    device_overhead: DeviceOverhead
-    allocator: AllocatorRates
 
 
 @cache
@@ -160,8 +135,6 @@ def load_rates() -> Rates:
         host_device=tuple(_host_link(row) for row in data["host_device"]),
         cpu_adam=_cpu_adam(data["cpu_adam"]),
         nvme=tuple(_nvme(row) for row in data["nvme"]),
-        device_overhead=_device_overhead(data["device_overhead_mib"]),
-        allocator=_allocator(data["allocator"]),
     )
 
 
@@ -188,7 +161,6 @@ def _latency(data: Mapping[str, Any]) -> LatencyRates:
     return LatencyRates(
         hop_s={link: {algo: _seconds(by) for algo, by in algos.items()} for link, algos in model["hop"].items()},
         base_s={algo: _seconds(by) for algo, by in model["base"].items()},
-        nvls_s=model["nvls_us"] * US,
         fitted=tuple(
             FittedLatency(system=f["system"], alpha_s=f["alpha_us"] * US, busbw_bytes_per_s=float(f["busbw"] * GB)) for f in data["fitted"]
         ),
@@ -214,7 +186,8 @@ def _cpu_adam(data: Mapping[str, Any]) -> CpuAdamRates:
     return CpuAdamRates(
         bytes_per_param=per_param["total"],
         bytes_per_param_with_copy_back=per_param["with_16bit_copy_back"],
-        published=tuple(data["published"]),
+        seconds_per_billion=next(row["value"]["1B"] for row in data["published"] if "CPU-Adam seconds" in row["what"]),
+        grace_gain=float(next(row["value"] for row in data["published"] if "GraceAdam" in row["what"]).split("x")[0]),
     )
 
 
@@ -225,26 +198,6 @@ def _nvme(row: Mapping[str, Any]) -> NvmeRate:
         write_bytes_per_s=float(row["write"] * GB),
         basis=row["basis"],
         source=row["source"],
-    )
-
-
-def _device_overhead(data: Mapping[str, Any]) -> DeviceOverhead:
-    context, nccl, advice = data["by_architecture"], data["nccl_only_mib"], data["advice"]
-    return DeviceOverhead(
-        context_bytes={arch: mib * MIB for arch, mib in context.items() if isinstance(mib, int)},
-        nccl_bytes={int(ranks): mib * MIB for ranks, mib in nccl.items() if ranks.isdigit()},
-        single_gpu_bytes=advice["single_gpu_mib"] * MIB,
-        multi_gpu_bytes=advice["multi_gpu_mib"] * MIB,
-        basis=advice["basis"],
-    )
-
-
-def _allocator(data: Mapping[str, Any]) -> AllocatorRates:
-    return AllocatorRates(
-        expandable_segments_frac=data["advice_fraction_of_allocated"]["expandable_segments"],
-        default_frac=data["advice_fraction_of_allocated"]["default"],
-        estimator_buffer_factor=data["deepspeed_estimator_buffer_factor"],
-        basis=data["basis"],
     )
 
 

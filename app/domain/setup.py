@@ -38,17 +38,18 @@ class Rates:
             leaving holes.
         needed_frac: memory above the live tensors that cannot be given back when it runs short, as a share of them.
         matmul_frac: share of the dense peak that large training matmuls reach, by GPU architecture.
-        half_rows, half_width: tokens and matrix width at which half of that share is lost.
-        attention_frac: the same share for the attention kernel.
+        operand_reread: how often a product's operands and result pass through HBM.
+        adapter_reread: the same for low-rank products, with the dropout, scaling and sum beside them.
+        attention_frac: share of the dense peak that the attention kernel reaches, by GPU architecture.
         memory_frac: share of the HBM bandwidth that element-wise kernels reach.
         elementwise_bytes_factor: HBM bytes element-wise work moves for one saved activation byte.
-        overlap_frac: share of a hideable transfer that really runs behind compute.
+        overlap_frac: share of a hideable transfer that really runs behind compute, by framework.
         layer_launch_s: time one block's kernels need at least, however small they are.
-        eager_attention_frac: rate of eager attention as a share of the fused kernel's.
+        zero3_hook_s: what DeepSpeed's stage-3 hooks add to that.
+        unpack_hbm_bytes: HBM bytes moved to unpack one quantised weight.
         recompute_elementwise_frac: element-wise traffic that full recompute adds, as a share.
         compile_elementwise_frac, compile_launch_frac: what a compiler leaves of element-wise traffic and of launches.
         logit_hbm_bytes: HBM bytes the loss moves for one logit, forward and backward.
-        offload_hidden_frac: share of compute that offloaded work can hide behind.
         peak_ratio: 5th and 95th percentile of measured over predicted peaks, by situation (``situations_of``).
         time_interval_frac: half width of the 90 % interval of step time.
     """
@@ -63,19 +64,19 @@ class Rates:
     expandable_frac_whole: float
     needed_frac: float
     matmul_frac: dict[str, float]
-    half_rows: float
-    half_width: float
-    attention_frac: float
+    operand_reread: float
+    adapter_reread: float
+    attention_frac: dict[str, float]
     memory_frac: float
     elementwise_bytes_factor: float
-    overlap_frac: float
+    overlap_frac: dict[str, float]
     layer_launch_s: float
-    eager_attention_frac: float
+    zero3_hook_s: float
+    unpack_hbm_bytes: float
     recompute_elementwise_frac: float
     compile_elementwise_frac: float
     compile_launch_frac: float
     logit_hbm_bytes: float
-    offload_hidden_frac: float
     peak_ratio: dict[str, list[float]]
     time_interval_frac: float
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from app.domain.cards import term
@@ -12,7 +15,8 @@ from app.domain.share import Share
 
 # fp32 master, two moments and gradient are read (16 bytes), master and moments written (12), the 16-bit copy written (2).
 _CPU_ADAM_BYTES = 30.0
-_NVME_BYTES_EACH_WAY = 16.0
+# On the drive: master, two moments and the gradient. The gradient is written and all four read, master and moments written back.
+_NVME_READ_BYTES, _NVME_WRITE_BYTES = 16.0, 16.0
 
 
 @term(
@@ -45,21 +49,46 @@ def pcie_s(params: Array, bytes_each: Array, bytes_per_s: float) -> Array:
 
 @term(
     title="optimizer states over NVMe",
-    equation="params × bytes_each × ranks_per_node / bytes_per_s",
+    equation="params × ranks_per_node × (read_bytes / read_bytes_per_s + write_bytes / write_bytes_per_s)",
     source="zero-infinity",
     exactness="derived",
+    changes_it="more or faster drives; more nodes",
 )
-def nvme_s(params: Array, bytes_each: float, ranks_per_node: Array, bytes_per_s: float) -> Array:
-    """Seconds to read and write the states of the node's ranks once."""
-    return params * bytes_each * ranks_per_node / bytes_per_s
+def nvme_s(
+    params: Array, read_bytes: Array, write_bytes: Array, ranks_per_node: Array, read_bytes_per_s: float, write_bytes_per_s: float
+) -> Array:
+    """Seconds the node's drives need for what its ranks read and write per step, one after the other: writes set the pace.
+
+    Example: 7e9 parameters of one node on four Gen4 drives that read 10 and write 5 GB/s.
+        >>> round(nvme_s(7e9 / 8, 16.0, 16.0, 8, 10e9, 5e9), 1)
+        33.6
+    """
+    return params * ranks_per_node * (read_bytes / read_bytes_per_s + write_bytes / write_bytes_per_s)
 
 
 @term(
-    title="activations to and from the host", equation="tokens × bytes_per_token / bytes_per_s", source="zero-infinity", exactness="derived"
+    title="parameters over NVMe",
+    equation="params × ranks_per_node × (read_bytes / read_bytes_per_s + write_bytes / write_bytes_per_s)",
+    source="zero-infinity",
+    exactness="derived",
+    changes_it="keep parameters in host memory",
+)
+def nvme_parameters_s(
+    params: Array, read_bytes: Array, write_bytes: Array, ranks_per_node: Array, read_bytes_per_s: float, write_bytes_per_s: float
+) -> Array:
+    """Seconds the node's drives need for the parameters its ranks read in forward and backward and write after the step."""
+    return params * ranks_per_node * (read_bytes / read_bytes_per_s + write_bytes / write_bytes_per_s)
+
+
+@term(
+    title="activations to and from the host",
+    equation="2 × tokens × bytes_per_token / bytes_per_s",
+    source="zero-infinity",
+    exactness="derived",
 )
 def activation_copy_s(tokens: Array, bytes_per_token: Array, bytes_per_s: float) -> Array:
-    """Seconds of checkpointed inputs going out in forward and back in backward, per step."""
-    return tokens * bytes_per_token / bytes_per_s
+    """Seconds of checkpointed inputs going out in forward and coming back in backward, per step."""
+    return 2 * tokens * bytes_per_token / bytes_per_s
 
 
 def add_optimizer(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
@@ -72,31 +101,66 @@ def add_optimizer(ledger: Ledger, setup: TrainingSetup, columns: Columns, share:
     )
 
 
-def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
-    """Add the copies and the host update of offloaded candidates."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """Compute that copies run beside.
+
+    Attributes:
+        windows: by pass, seconds per step, see ``traffic.overlap.windows_s``.
+        overlap_frac: share of a copy that costs nothing meanwhile; parameters are fetched by the same calls that gather them.
+    """
+
+    windows: Mapping[str, Array]
+    overlap_frac: Array
+
+    def exposed_s(self, seconds: Array, window: str) -> Array:
+        """Seconds of a copy that compute does not hide."""
+        exposed: Array = seconds - np.minimum(seconds, self.windows[window]) * self.overlap_frac
+        return exposed
+
+
+def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, beside: Beside) -> Array:
+    """Add the copies and the host update of offloaded candidates; returns the seconds that the schedule leaves exposed.
+
+    Gradients leave during backward and parameters come during forward and backward, beside compute. The update on the host and what is
+    written back after it wait for the whole gradient, so they are not hidden.
+
+    Args:
+        beside: the compute that copies can run beside.
+    """
     c, node = columns, setup.pool.node
-    per_node = np.minimum(c.world_size, node.gpus_per_node) * 1.0
-    offloaded = c.offload_optimizer > 0
-    shard = share.trainable / c.state_ranks * offloaded
-    ledger.add(cpu_update_s, "offload", "step", {}, params=shard, bytes_each=_CPU_ADAM_BYTES, ranks_per_node=per_node,
-               bytes_per_s=node.host_memory_bytes_per_s)  # fmt: skip
-    down = np.where(c.fsdp2 > 0, c.param_bytes, 4.0) + c.compute_bytes * (c.grad_accum - 1) * 2
-    up = np.where(c.fsdp2 > 0, 2.0 * c.param_bytes * c.grad_accum, c.compute_bytes)
-    ledger.add(pcie_s, "offload", "step", {}, params=shard, bytes_each=down + up, bytes_per_s=node.gpu.pcie_bytes_per_s)
-    fetched = (share.inside + share.outside) / c.param_ranks * ((c.offload_parameters > 0) & (c.deepspeed > 0))
-    ledger.add(
-        pcie_s,
-        "offload",
-        "step",
-        {},
-        params=fetched,
-        bytes_each=2.0 * c.compute_bytes * c.grad_accum,
-        bytes_per_s=node.gpu.pcie_bytes_per_s,
-    )
-    swapped = shard * (c.offload_optimizer == 2)
-    slower = min(node.nvme_read_bytes_per_s, node.nvme_write_bytes_per_s)
-    ledger.add(nvme_s, "offload", "step", {}, params=swapped, bytes_each=_NVME_BYTES_EACH_WAY, ranks_per_node=per_node, bytes_per_s=slower)
+    link, per_node = node.gpu.pcie_bytes_per_s, np.minimum(c.world_size, node.gpus_per_node) * 1.0
+    shard = share.trainable / c.state_ranks * (c.offload_optimizer > 0)
+    update = ledger.add(cpu_update_s, "offload", "step", {}, params=shard, bytes_each=_CPU_ADAM_BYTES, ranks_per_node=per_node,
+                        bytes_per_s=node.host_memory_bytes_per_s)  # fmt: skip
+    # DeepSpeed adds micro-steps up on the host in 16 bits, out and back again (stage 3 even a single one), then sends the sum in fp32.
+    summed = np.where(c.zero3 | (c.grad_accum > 1), c.compute_bytes * (2 * c.grad_accum - 1), 0.0)
+    down = np.where(c.fsdp2 > 0, c.param_bytes * c.grad_accum, 4.0 + summed)
+    leaving = ledger.add(pcie_s, "offload", "step", {}, params=shard, bytes_each=down, bytes_per_s=link)
+    back = ledger.add(pcie_s, "offload", "step", {}, params=shard * (c.fsdp2 == 0), bytes_each=c.compute_bytes, bytes_per_s=link)
+    held = (share.inside + share.outside) / c.param_ranks * (c.offload_parameters > 0)
+    width = np.where(c.fsdp2 > 0, np.where(share.frozen > share.trainable, c.frozen_bytes, c.param_bytes), c.compute_bytes)
+    coming = ledger.add(pcie_s, "offload", "step", {}, params=held, bytes_each=2.0 * width * c.grad_accum, bytes_per_s=link)
+    drives = _add_drives(ledger, setup, c, (shard, held), per_node)
     kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
-    # Out in forward and in again in backward, behind compute except for what PCIe cannot keep up with; half is taken as exposed.
-    ledger.add(activation_copy_s, "offload", "step", {}, tokens=share.tokens * c.grad_accum, bytes_per_token=kept / c.tp,
-               bytes_per_s=node.gpu.pcie_bytes_per_s)  # fmt: skip
+    moved = ledger.add(activation_copy_s, "offload", "step", {}, tokens=share.tokens * c.grad_accum, bytes_per_token=kept / c.tp,
+                       bytes_per_s=link)  # fmt: skip
+    # The two directions of the link do not share: what leaves in backward runs beside what comes.
+    passes = ((coming / 2, "forward"), (coming / 2, "backward"), (moved / 2, "forward"), (moved / 2, "backward"), (leaving, "backward"))
+    exposed = sum((beside.exposed_s(seconds, window) for seconds, window in passes), np.zeros(len(c)))
+    return exposed + update + back + drives
+
+
+def _add_drives(ledger: Ledger, setup: TrainingSetup, columns: Columns, held: tuple[Array, Array], per_node: Array) -> Array:
+    """Add what goes over NVMe: states once a step, parameters in each pass of each micro-step."""
+    c, node = columns, setup.pool.node
+    states, parameters = held
+    pace = {
+        "ranks_per_node": per_node,
+        "read_bytes_per_s": node.nvme_read_bytes_per_s,
+        "write_bytes_per_s": node.nvme_write_bytes_per_s,
+    }
+    total = ledger.add(nvme_s, "offload", "step", {}, params=states * (c.offload_optimizer == 2), read_bytes=_NVME_READ_BYTES,
+                       write_bytes=_NVME_WRITE_BYTES, **pace)  # fmt: skip
+    return total + ledger.add(nvme_parameters_s, "offload", "step", {}, params=parameters * (c.offload_parameters == 2),
+                              read_bytes=2.0 * c.compute_bytes * c.grad_accum, write_bytes=c.compute_bytes, **pace)  # fmt: skip

@@ -10,9 +10,9 @@ from app.domain.ledger import Ledger
 from app.domain.model.flops import forward_flops
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
-from app.domain.speed.compute import add_compute, launch_floor
-from app.domain.speed.offload import add_offload, add_optimizer
-from app.domain.traffic.overlap import exposed_s
+from app.domain.speed.compute import add_compute, forward_share, launch_floor
+from app.domain.speed.offload import Beside, add_offload, add_optimizer
+from app.domain.traffic.overlap import exposed_s, overlap_fracs, windows_s
 from app.domain.traffic.volumes import Traffic, evaluate_traffic
 
 
@@ -39,19 +39,17 @@ def evaluate_speed(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     compute, optimizer, offload = Ledger(size), Ledger(size), Ledger(size)
     add_compute(compute, setup, numbers, columns, share)
     add_optimizer(optimizer, setup, columns, share)
-    add_offload(offload, setup, columns, share)
     traffic = evaluate_traffic(setup, numbers, columns, share)
-    busy = np.maximum(compute.total(), launch_floor(setup, columns, share))
-    # A pipeline stands idle for its stages minus one, counted in micro-batches.
-    bubble = (columns.pp - 1) / np.maximum(1, columns.grad_accum)
-    compute_s = busy * (1 + bubble)
-    exposed = exposed_s(traffic.flows, compute_s, columns, setup.rates.overlap_frac)
-    hidden_offload = np.maximum(0.0, offload.total() - setup.rates.offload_hidden_frac * compute_s * (offload.total() > 0))
+    compute_s = np.maximum(compute.total(), launch_floor(setup, columns))
+    windows = windows_s(compute_s, forward_share(numbers, columns), columns.grad_accum)
+    overlap = overlap_fracs(columns, setup.rates.overlap_frac)
+    exposed = exposed_s(traffic.flows, windows, overlap)
+    exposed_offload = add_offload(offload, setup, columns, share, Beside(windows=windows, overlap_frac=overlap))
     communication = sum(exposed, np.zeros(size))
-    step = compute_s + communication + optimizer.total() + hidden_offload
+    step = compute_s + communication + optimizer.total() + exposed_offload
     return Speed(
         compute=compute, optimizer=optimizer, offload=offload, traffic=traffic, exposed=exposed, compute_s=compute_s,
-        exposed_communication_s=communication, optimizer_s=optimizer.total(), offload_s=hidden_offload, step_s=step,
+        exposed_communication_s=communication, optimizer_s=optimizer.total(), offload_s=exposed_offload, step_s=step,
         tokens_per_step=columns.micro_batch * columns.grad_accum * columns.dp * float(setup.recipe.seq_len),
     )  # fmt: skip
 

@@ -2,45 +2,60 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from app.domain.setup import Array, Columns
 from app.domain.traffic.volumes import Flow
 
-# Backward is two thirds of a micro-step without recompute and three quarters with it.
-_BACKWARD_FRAC = 0.67
+
+def windows_s(compute_s: Array, forward_share: Array, grad_accum: Array) -> dict[str, Array]:
+    """Compute per step that each kind of transfer can run beside, in seconds.
+
+    Args:
+        compute_s: compute of the whole step.
+        forward_share: share of it that is forward.
+        grad_accum: micro-steps.
+
+    Example: 8 micro-steps, a third of 24 s forward.
+        >>> {name: float(s) for name, s in windows_s(np.array(24.0), np.array(1 / 3), np.array(8)).items()}
+        {'forward': 8.0, 'backward': 16.0, 'last_backward': 2.0}
+    """
+    forward = compute_s * forward_share
+    backward = compute_s - forward
+    return {"forward": forward, "backward": backward, "last_backward": backward / np.maximum(1, grad_accum)}
 
 
-def exposed_s(flows: Sequence[Flow], compute_s: Array, columns: Columns, overlap_frac: float) -> tuple[Array, ...]:
+def overlap_fracs(columns: Columns, fracs: Mapping[str, float]) -> Array:
+    """Share of a transfer that costs nothing while it runs beside compute, by the candidate's framework."""
+    fraction: Array = np.select([columns.fsdp2 > 0, columns.zero3], [fracs["fsdp2"], fracs["deepspeed"]], fracs["ddp"])
+    return fraction
+
+
+def exposed_s(flows: Sequence[Flow], windows: Mapping[str, Array], overlap_frac: Array) -> tuple[Array, ...]:
     """Seconds of each flow that are not behind compute.
 
-    Flows of one kind share the compute that can hide them, in proportion to their length. DeepSpeed's stages 1 and 2 hide
-    nothing unless overlap_comm is on. The first gather and the last reduction of a micro-step are never hidden: one part in
-    as many as there are units.
+    What is first in a forward or last in a backward has nothing to run beside. The rest of the flows of one window share its compute in
+    proportion to their length; what fits is hidden but for the share it takes away from the compute beside it.
+
+    Equation: t − overlap · min(Σ t_rest, window) · t_rest / Σ t_rest
 
     Args:
         flows: as priced by ``evaluate_traffic``.
-        compute_s: compute of the whole step.
-        columns: the candidates.
-        overlap_frac: share of a hideable transfer that really runs behind compute.
+        windows: compute by what it can hide, seconds per step.
+        overlap_frac: share of a hidden transfer that costs nothing.
 
     Returns:
-        One array a flow, seconds per step.
+        One array a flow, seconds per step: never negative, never above the flow's own time.
     """
-    budget = {
-        "micro_step": compute_s * overlap_frac,
-        "last_backward": compute_s * _BACKWARD_FRAC * overlap_frac / np.maximum(1, columns.grad_accum),
-    }
-    blocked = (columns.deepspeed > 0) & (columns.overlap_comm == 0)
+    rest = [flow.seconds * (1 - flow.lead_frac) for flow in flows]
     out = []
-    for flow in flows:
+    for flow, mine in zip(flows, rest, strict=True):
         if flow.hidden_by == "nothing":
             out.append(flow.seconds)
             continue
-        rivals = sum((f.seconds for f in flows if f.hidden_by == flow.hidden_by), np.zeros(len(columns)))
-        share = flow.seconds / np.maximum(rivals, 1e-30)
-        hidden = np.minimum(flow.seconds * overlap_frac, budget[flow.hidden_by] * share)
-        out.append(np.where(blocked, flow.seconds, flow.seconds - hidden))
+        rivals = sum((r for f, r in zip(flows, rest, strict=True) if f.hidden_by == flow.hidden_by), np.zeros_like(mine))
+        behind = np.minimum(rivals, windows[flow.hidden_by]) * mine / np.maximum(rivals, 1e-30)
+        out.append(flow.seconds - behind * overlap_frac)
     return tuple(out)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -10,7 +11,8 @@ from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
-from app.domain.traffic.collectives import collective_s, ring_bytes, spans_nodes
+from app.domain.traffic.collectives import collective_s, members_here, ring_bytes, spans_nodes
+from app.domain.traffic.quantised import INT4_BYTES, INT8_BYTES, far_exchange_bytes, near_exchange_bytes
 
 
 @term(
@@ -96,9 +98,21 @@ def pipeline_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times:
 
 
 @term(
+    title="context-parallel ring",
+    equation="elements × bytes_each × (ranks - 1) × times",
+    source="torchtitan",
+    exactness="derived",
+)
+def context_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: Array) -> Array:
+    """Keys and values go round every rank of a context-parallel group; backward takes their gradients along. Bytes per GPU and step."""
+    sent: Array = elements * bytes_each * (ranks - 1) * times
+    return sent
+
+
+@term(
     title="sequence-parallel all-to-all",
     equation="elements × bytes_each × (ranks - 1) / ranks × times",
-    source="ds-engine",
+    source="ulysses",
     exactness="derived",
 )
 def sequence_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: Array) -> Array:
@@ -116,7 +130,12 @@ def expert_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: A
 class Flow:
     """One collective of the step for every candidate: who takes part, how long it takes and what can hide it.
 
-    ``hidden_by`` is ``micro_step`` (compute of all micro-steps), ``last_backward`` (backward of the last one) or ``nothing``.
+    Attributes:
+        line: its line in the ledger.
+        ranks, spans: size of its group, and whether that leaves the node.
+        seconds: of all its calls in a step.
+        hidden_by: ``forward`` or ``backward`` of every micro-step, ``last_backward`` (that of the last one) or ``nothing``.
+        lead_frac: share that nothing runs beside: the first gather of a forward, the last reduction of a backward.
     """
 
     line: int
@@ -124,6 +143,7 @@ class Flow:
     spans: Array
     seconds: Array
     hidden_by: str
+    lead_frac: Array
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,6 +156,8 @@ class Traffic:
 
 _DDP_BUCKET = 25 * 2**20 / 4
 """Elements of one DDP bucket: 25 MiB of fp32 gradients."""
+_STAGE0_BUCKET = 5e8
+"""Elements of one bucket of DeepSpeed's stage 0, fixed."""
 
 
 class _Book:
@@ -144,10 +166,17 @@ class _Book:
     def __init__(self, setup: TrainingSetup, columns: Columns) -> None:
         self.node, self.ledger, self.flows = setup.pool.node, Ledger(len(columns)), list[Flow]()
 
-    def add(self, function: object, hidden_by: str, group: tuple[Array, Array], calls: Array, **arguments: Array) -> None:
+    def add(self, function: object, hidden_by: str, group: tuple[Array, Array], calls: Array, **arguments: Any) -> None:
+        """Add one flow, unless no candidate has it.
+
+        ``lead`` is its share that nothing hides and ``kind`` the collective's, a ring unless said.
+        """
+        if not (np.any(arguments["elements"]) and np.any(arguments["times"])):
+            return
+        lead, kind = arguments.pop("lead", 0.0), arguments.pop("kind", "ring")
         ranks, stride = group
         sent = self.ledger.add(function, "traffic", "step", {}, ranks=ranks, **arguments)  # type: ignore[arg-type]
-        seconds = np.where(sent > 0, collective_s(sent, calls, ranks, stride, self.node), 0.0)
+        seconds = np.where(sent > 0, collective_s(sent, calls, group, self.node, kind), 0.0)
         self.flows.append(
             Flow(
                 line=len(self.ledger.lines) - 1,
@@ -155,6 +184,7 @@ class _Book:
                 spans=spans_nodes(ranks, stride, self.node),
                 seconds=seconds,
                 hidden_by=hidden_by,
+                lead_frac=np.clip(lead, 0.0, 1.0),
             )
         )
 
@@ -162,83 +192,125 @@ class _Book:
 def evaluate_traffic(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> Traffic:
     """Bytes and seconds of every collective of one optimizer step, for every candidate."""
     book = _Book(setup, columns)
-    _add_gathers(book, numbers, columns, share)
-    _add_reductions(book, columns, share)
-    _add_model_parallel(book, setup, columns, share)
+    _add_gathers(book, setup, numbers, columns, share)
+    _add_scatters(book, columns, share)
+    _add_all_reduces(book, columns, share)
+    _add_tensor_and_pipeline(book, setup, columns, share)
+    _add_sequence_and_expert(book, setup, columns, share)
     return Traffic(ledger=book.ledger, flows=tuple(book.flows))
 
 
-def _add_gathers(book: _Book, numbers: Numbers, columns: Columns, share: Share) -> None:
+def gathered_again(numbers: Numbers, columns: Columns, share: Share, *, tied: bool) -> Array:
+    """Elements gathered a second time for the backward of each micro-step.
+
+    Equation: FSDP2: P without the head, which stays gathered (none where forward's copy is kept); ZeRO-3: P − min(P, D/2), D being
+    max_reuse_distance, and half of P more with D = 0 and checkpointing, whose recompute then fetches for itself.
+
+    Source: DeepSpeed's ``__params_to_release``, counted on 16 layers: 1 gather with P ≤ D/2; with D = 0 two, and 2.5 under
+    non-reentrant checkpointing. fully_shard gathers in backward whatever is resharded after forward.
+    """
+    c, whole = columns, share.inside + share.outside
+    head = 0.0 if tied else 1.0 - numbers.embedding / max(1, numbers.outside)
+    kept = np.where(c.fsdp2 > 0, share.outside * head, np.minimum(whole, c.reuse / 2))
+    recompute = 0.5 * whole * ((c.deepspeed > 0) & (c.reuse == 0) & (c.checkpointing == 2))
+    again: Array = np.maximum(0, c.gathers - 1) * (whole - kept + recompute)
+    return again
+
+
+def _add_gathers(book: _Book, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Parameters gathered for compute: the first time over all ranks, again over the hpZ group where there is one."""
-    c, whole, units = columns, share.inside + share.outside, share.layers + 2
-    width = np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes)
-    # FSDP2's root group stays gathered from forward to backward; ZeRO-3 keeps what is reused within its distance.
-    kept = np.where(c.fsdp2 > 0, share.outside, np.minimum(whole, c.reuse / 2))
-    micro = c.grad_accum * (c.gathers > 0)
-    first = np.where(c.hpz > 1, 1, micro) * (c.gathers > 0)
-    again = (c.gathers - 1) * (whole - kept) * micro + np.where(c.hpz > 1, whole * (micro - first), 0)
-    near = (np.where(c.hpz > 1, c.hpz, c.param_ranks), c.tp)
-    ones = np.ones(len(c))
-    book.add(gather_sent_bytes, "micro_step", (c.param_ranks, c.tp), units * first, elements=whole, bytes_each=width, times=first)
-    book.add(gather_sent_bytes, "micro_step", near, units * micro, elements=again, bytes_each=width, times=ones)
+    c, whole = columns, share.inside + share.outside
+    width = np.where(c.qwz > 0, INT8_BYTES, np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes))
+    micro, apart = c.grad_accum * (c.gathers > 0), c.hpz > 1
+    first = np.where(apart, 1, micro) * (c.gathers > 0)
+    again = gathered_again(numbers, c, share, tied=setup.model.tied_embeddings)
+    near = (np.where(apart, c.hpz, c.param_ranks), c.tp)
+    # FSDP2 gathers a block at a time, ZeRO-3 what its prefetch bucket holds; a block's matrices one by one at most.
+    units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(share.layers, whole / np.maximum(1, c.prefetch)))
+    lead = (share.outside / 2 + share.block) / np.maximum(1, whole)
+    book.add(gather_sent_bytes, "forward", (c.param_ranks, c.tp), units * first, lead=lead, elements=whole, bytes_each=width, times=first)
+    later = (micro - first) * apart
+    book.add(gather_sent_bytes, "forward", near, units * later, lead=lead, elements=whole, bytes_each=width, times=later)
+    book.add(gather_sent_bytes, "backward", near, units * micro, elements=again, bytes_each=width, times=micro)
 
 
-def _add_reductions(book: _Book, columns: Columns, share: Share) -> None:
-    """Gradients combined over the ranks that share them, and what follows the step."""
-    c, trained, units = columns, share.trainable, share.layers + 2
-    group, ones = (c.zero_ranks, c.tp), np.ones(len(c))
-    times = np.where(c.reduces_each > 0, c.grad_accum, 1)
+def _wire_bytes(columns: Columns) -> Array:
+    """Bytes of one gradient on the wire; DeepSpeed reduces in fp32 as soon as sequences are split."""
+    wide: Array = np.where((columns.deepspeed > 0) & (columns.sp > 1), np.maximum(4.0, columns.reduce_bytes), columns.reduce_bytes)
+    return wide
+
+
+def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
+    """Gradients scattered in every micro-step, under qgZ by exchanges in the node and then across nodes; and hybrid sharding's average."""
+    c, trained, times = columns, share.trainable, columns.grad_accum
     scattered = trained * ((c.all_reduce == 0) & (c.grad_ranks > 1))
-    reduced = trained * ((c.all_reduce > 0) & (c.zero_ranks > 1))
-    buckets = np.ceil(trained / np.where(c.deepspeed > 0, c.bucket, _DDP_BUCKET))
-    each, once = reduced * (c.reduces_each > 0), reduced * (c.reduces_each == 0)
-    after = trained * ((c.gathers_after > 0) & (c.zero_ranks > 1))
+    local = members_here(c.grad_ranks, c.tp, book.node)
+    two_hops = (c.qgz > 0) & (c.grad_ranks > local)
+    units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(1, trained / np.maximum(1, c.bucket)))
+    lead = np.where(c.fsdp2 > 0, (share.outside / 2 + share.block) / np.maximum(1, share.inside + share.outside), 1 / units)
+    book.add(
+        reduce_scatter_sent_bytes, "backward", (c.grad_ranks, c.tp), units * times, lead=lead,
+        elements=scattered * ~two_hops, times=times, bytes_each=_wire_bytes(c),
+    )  # fmt: skip
+    quantised = {"elements": scattered * two_hops, "bytes_each": INT4_BYTES, "times": times, "lead": lead, "kind": "exchange"}
+    nodes, across = np.maximum(1, c.grad_ranks / local), book.node.gpus_per_node * np.ones(len(c))
+    book.add(near_exchange_bytes, "backward", (local, c.tp), units * times, **quantised)
+    book.add(far_exchange_bytes, "backward", (nodes, across), units * times, local=local, **quantised)
     replicated = trained / c.group * ((c.replicas > 1) & (c.fsdp2 > 0))
-    wire = {"bytes_each": c.reduce_bytes}
-    book.add(reduce_scatter_sent_bytes, "micro_step", (c.grad_ranks, c.tp), units * times, elements=scattered, times=times, **wire)
-    book.add(all_reduce_sent_bytes, "micro_step", group, buckets * times, elements=each, times=times, **wire)
-    book.add(all_reduce_sent_bytes, "last_backward", group, buckets, elements=once, times=ones, **wire)
+    replicas = (np.maximum(1, c.replicas), c.group * c.tp)
+    book.add(replica_sent_bytes, "backward", replicas, units * times, lead=lead, kind="all_reduce", elements=replicated, times=times,
+             bytes_each=c.reduce_bytes)  # fmt: skip
+
+
+def _add_all_reduces(book: _Book, columns: Columns, share: Share) -> None:
+    """Whole gradients combined, in every micro-step or once a step, and the parameters handed round after the step."""
+    c, group, ones = columns, (columns.zero_ranks, columns.tp), np.ones(len(columns))
+    reduced = share.trainable * ((c.all_reduce > 0) & (c.zero_ranks > 1))
+    stage0 = (c.deepspeed > 0) & (c.gathers_after == 0)
+    bucket = np.where(c.deepspeed > 0, np.where(stage0, _STAGE0_BUCKET, c.bucket), _DDP_BUCKET)
+    buckets = np.ceil(np.maximum(1, share.trainable / np.maximum(1, bucket)))
+    # Stage 0 and BF16_Optimizer (fp32 accumulation at stage 1) reduce when backward is over; stages 1 and 2 beside it with overlap_comm.
+    after_backward = stage0 | (
+        (c.gathers_after > 0) & (c.reduces_each == 0) & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer == 0)
+    )
+    blocked = (c.deepspeed > 0) & ((c.overlap_comm == 0) | after_backward)
+    shared = {"bytes_each": _wire_bytes(c), "kind": "all_reduce", "lead": np.where(blocked, 1.0, 1 / buckets)}
+    each, once = reduced * (c.reduces_each > 0), reduced * (c.reduces_each == 0)
+    book.add(all_reduce_sent_bytes, "backward", group, buckets * c.grad_accum, elements=each, times=c.grad_accum, **shared)
+    book.add(all_reduce_sent_bytes, "last_backward", group, buckets, elements=once, times=ones, **shared)
+    after = share.trainable * ((c.gathers_after > 0) & (c.zero_ranks > 1))
     book.add(step_gather_sent_bytes, "nothing", group, ones, elements=after, bytes_each=c.param_bytes, times=ones)
-    across = (np.maximum(1, c.replicas), c.group * c.tp)
-    book.add(replica_sent_bytes, "last_backward", across, units, elements=replicated, times=ones, **wire)
 
 
-def _add_model_parallel(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def _add_tensor_and_pipeline(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Activations summed over tensor ranks, and handed from stage to stage."""
+    c, residual = columns, share.tokens * setup.model.hidden_size
+    times = np.where(c.checkpointing == 2, 6.0, 4.0) * c.grad_accum * setup.model.num_layers / c.pp
+    # A sequence-parallel plan gathers and scatters instead of summing: the same bytes, in twice as many calls, not in the switch.
+    for summed, kind, calls in ((c.fsdp2 == 0, "all_reduce", 1), (c.fsdp2 > 0, "ring", 2)):
+        used = (c.tp > 1) & summed
+        book.add(tensor_sent_bytes, "nothing", (c.tp, np.ones(len(c))), calls * times * used, kind=kind, elements=residual * used,
+                 bytes_each=c.compute_bytes, times=times)  # fmt: skip
+    book.add(pipeline_sent_bytes, "nothing", (c.pp, c.world_size / c.pp), 2 * c.grad_accum * (c.pp > 1), kind="exchange",
+             elements=residual / c.tp * (c.pp > 1), bytes_each=c.compute_bytes, times=2.0 * c.grad_accum)  # fmt: skip
+
+
+def _add_sequence_and_expert(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Sequences exchanged for heads (DeepSpeed) or keys and values sent round (FSDP2), and tokens sent to their experts."""
     c, model = columns, setup.model
-    residual = share.tokens * model.hidden_size
-    passes = np.where(c.checkpointing == 2, 6.0, 4.0) * c.grad_accum
-    ones = np.ones(len(c))
-    book.add(
-        tensor_sent_bytes,
-        "nothing",
-        (c.tp, ones),
-        share.layers * passes * (c.tp > 1),
-        elements=residual * (c.tp > 1),
-        bytes_each=c.compute_bytes,
-        times=share.layers * passes,
-    )
-    book.add(pipeline_sent_bytes, "nothing", (c.pp, c.world_size / c.pp), 2 * c.grad_accum * (c.pp > 1), elements=residual / c.tp,
-             bytes_each=c.compute_bytes, times=2.0 * c.grad_accum)  # fmt: skip
-    attention = model.main_block.attention
-    width = 2 * attention.head_dim * (attention.num_heads + attention.num_kv_heads) if attention else 0
-    book.add(
-        sequence_sent_bytes,
-        "nothing",
-        (c.sp, c.tp),
-        8.0 * share.layers * c.grad_accum * (c.sp > 1),
-        elements=share.tokens * width * (c.sp > 1),
-        bytes_each=c.compute_bytes,
-        times=2.0 * share.layers * c.grad_accum,
-    )
-    moe = model.main_block.moe
+    layers, again = model.num_layers / c.pp, (c.checkpointing == 2) * 1.0
+    attention, moe = model.main_block.attention, model.main_block.moe
+    if attention:
+        heads, used, group = attention.head_dim * share.tokens, c.sp > 1, (c.sp, c.tp)
+        times = (2.0 + again) * layers * c.grad_accum
+        width = 2.0 * (attention.num_heads + attention.num_kv_heads)
+        book.add(sequence_sent_bytes, "nothing", group, 4 * times, kind="exchange", elements=heads * width * used * (c.fsdp2 == 0),
+                 bytes_each=c.compute_bytes, times=times)  # fmt: skip
+        round_trips = (3.0 + again) * layers * c.grad_accum
+        book.add(context_sent_bytes, "nothing", group, round_trips, elements=heads * 2.0 * attention.num_kv_heads * used * (c.fsdp2 > 0),
+                 bytes_each=c.compute_bytes, times=round_trips)  # fmt: skip
     if moe:
-        routed = residual * moe.experts_per_token * (c.ep > 1)
-        book.add(
-            expert_sent_bytes,
-            "nothing",
-            (c.ep, c.tp),
-            4.0 * share.layers * c.grad_accum * (c.ep > 1),
-            elements=routed,
-            bytes_each=c.compute_bytes,
-            times=4.0 * share.layers * c.grad_accum,
-        )
+        times = (4.0 + 2.0 * again) * layers * c.grad_accum
+        routed = share.tokens * model.hidden_size * moe.experts_per_token * (c.ep > 1)
+        book.add(expert_sent_bytes, "nothing", (c.ep, c.tp), times * (c.ep > 1), kind="exchange", elements=routed,
+                 bytes_each=c.compute_bytes, times=times)  # fmt: skip
