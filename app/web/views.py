@@ -258,14 +258,21 @@ def _ideal(document: Document) -> dict[str, Any]:
     }
 
 
+def offloaded(settings: Document) -> str:
+    """Where optimizer and parameters are, in few words, for a column of a table."""
+    optimizer, parameters = settings["offload_optimizer"], settings["offload_parameters"]
+    if optimizer == parameters:
+        return "none" if optimizer == "none" else f"all on {optimizer}"
+    return ", ".join(f"{what} on {where}" for what, where in (("optimizer", optimizer), ("weights", parameters)) if where != "none")
+
+
 def _alternative(candidate: Document, request: Document, current: dict[str, str]) -> dict[str, Any]:
     settings, time = candidate["settings"], candidate["time"]
-    moved = [f"{what} on {where}" for what in ("optimizer", "parameters") if (where := settings[f"offload_{what}"]) != "none"]
     return {
         "label": plan_label(settings),
         "batch": f"{settings['micro_batch']} × {settings['grad_accum']}",
         "checkpointing": settings["activation_checkpointing"],
-        "offload": ", ".join(moved) or "none",
+        "offload": offloaded(settings),
         "memory": format_gib(candidate["memory"]["gpu"]["device_bytes"]),
         "step": charts.seconds(time["step_s"]),
         "speed": format_number(time["tokens_per_s_per_gpu"]),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.web import views
 from app.web.charts import LABEL_WIDTHS
 from app.web.schemas import EXAMPLE_REQUEST
 
@@ -369,3 +370,17 @@ def test_static_files_are_served(client: TestClient) -> None:
     css = client.get("/static/app.css").text
     assert "url(" not in css
     assert set(re.findall(r"from-(\d+)", css)) == {str(width) for width in LABEL_WIDTHS}
+
+
+@pytest.mark.parametrize(
+    ("places", "words"),
+    [
+        (("none", "none"), "none"),
+        (("cpu", "cpu"), "all on cpu"),
+        (("nvme", "none"), "optimizer on nvme"),
+        (("nvme", "cpu"), "optimizer on nvme, weights on cpu"),
+    ],
+)
+def test_offload_is_said_in_few_words(places: tuple[str, str], words: str) -> None:
+    """The column of the alternatives stays narrow enough for the table to be seen whole."""
+    assert views.offloaded({"offload_optimizer": places[0], "offload_parameters": places[1]}) == words
