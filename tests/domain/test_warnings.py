@@ -160,3 +160,17 @@ def test_default_sizes_that_would_not_fit_are_warned_about() -> None:
             assert "sub_group_size 100,000,000" in found["default_sizes"].message
             assert "1,000,000,000" in found["default_sizes"].message
     assert "default_sizes" not in warned("zero3")
+
+
+def test_what_the_tensor_script_keeps_whole_is_said() -> None:
+    """FSDP2's script splits the blocks' matrices only; DeepSpeed's files and plans without a tensor axis say nothing of it."""
+    training = {"seq_len": 8192, "micro_batch": 2, "activation_checkpointing": "full"}
+    model = {"preset": "llama-3.1-8b"}
+
+    def codes(framework: str, strategy: str, degree: int) -> dict[str, str]:
+        plan = plan_of(model, training, constraints={"framework": framework, "strategy": strategy, "tensor_parallel": degree})
+        return {w.code: w.message for w in plan.warnings}
+
+    split = codes("fsdp2", "fsdp_full", 4)
+    assert "(4 - 1) ×" in split["tensor_script_keeps_more"]
+    assert "tensor_script_keeps_more" not in codes("fsdp2", "fsdp_full", 1) | codes("deepspeed", "zero2", 4)

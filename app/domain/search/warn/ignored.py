@@ -16,6 +16,7 @@ def ignored_warnings(evaluation: Evaluation, candidate: Candidate, constraints: 
     yield from _offload(candidate, constraints)
     yield from _activation_offload(candidate)
     yield from _not_in_script(evaluation)
+    yield from _tensor_script(candidate)
 
 
 def _offload(candidate: Candidate, constraints: Constraints) -> Iterator[PlanWarning]:
@@ -34,6 +35,29 @@ def _offload(candidate: Candidate, constraints: Constraints) -> Iterator[PlanWar
             "nvme_becomes_cpu", "Below stage 3 DeepSpeed silently turns NVMe optimizer offload into CPU offload.",
             "constraints.offload_optimizer", "Choose strategy zero3 for NVMe, or write cpu; this answer counts host memory.",
         )  # fmt: skip
+
+
+_SPLIT_ONLY_IN_FIGURES = ("logits and loss", "gathered root parameters", "unsharded gradients", "activations outside the blocks")
+"""Terms the memory model divides by the tensor ranks, as torchtitan's plan does, and fsdp2_train.py keeps whole on each."""
+
+
+def _tensor_script(candidate: Candidate) -> Iterator[PlanWarning]:
+    """What FSDP2's script keeps whole on every tensor rank, although the figures split it."""
+    settings, gpu = candidate.settings, candidate.gpu
+    if settings.framework != "fsdp2" or settings.tensor_parallel == 1:
+        return
+    split = sum(t.value for t in gpu.terms if t.name in _SPLIT_ONLY_IN_FIGURES)
+    more = split * (settings.tensor_parallel - 1)
+    enough = gpu.needed_bytes + more <= gpu.capacity_bytes
+    yield warning(
+        "tensor_script_keeps_more",
+        "The figures split embedding, head, norms and logits over the tensor ranks, as sequence and loss parallelism do. fsdp2_train.py "
+        f"splits the matrices of the blocks only: it needs up to ({settings.tensor_parallel} - 1) × {format_gib(split)} = "
+        f"{format_gib(more)} more on each GPU, which {'is there' if enough else 'is more than is left'}.",
+        "constraints.tensor_parallel",
+        "Use a trainer that applies sequence and loss parallelism (torchtitan), tensor_parallel 1, or a fused loss.",
+        "info" if enough else "warning",
+    )
 
 
 def _activation_offload(candidate: Candidate) -> Iterator[PlanWarning]:
