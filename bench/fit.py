@@ -24,7 +24,7 @@ from app.catalog.data import document
 from app.catalog.fitted import fitted_rates
 from app.domain.errors import InvalidRequestError
 from app.domain.memory.peak import Memory, evaluate_memory, gathering, pool_peaks
-from app.domain.memory.sureness import situations
+from app.domain.memory.sureness import situation_of
 from app.domain.recipe.precision import FRAMEWORKS
 from app.domain.search.evaluate import evaluate
 from app.domain.setup import Columns, Rates, TrainingSetup, numbers_of
@@ -280,7 +280,7 @@ def fit_intervals() -> dict[str, Any]:
         row, best = case.row, predict(case.row)
         if row.csv["peak_mem_gib"]:
             ratio = float(row.csv["peak_mem_gib"]) * 2**30 / gpu_counter(best, row.counter)
-            memory[situations(case.setup, case.columns)[0]].append(ratio)
+            memory[situation_of(case.setup, gathered=any(bool(column[0]) for column in gathering(case.columns)))].append(ratio)
         if row.csv["tokens_per_s_per_gpu"] and row.speed_known and row.csv["fp8"] != "true":
             time.append(float(row.csv["tokens_per_s_per_gpu"]) / best.time.tokens_per_s_per_gpu - 1)
     ends = {kind: _shortest(ratios) for kind, ratios in sorted(memory.items())}

@@ -50,7 +50,8 @@ class Rates:
         recompute_elementwise_frac: element-wise traffic that full recompute adds, as a share.
         compile_elementwise_frac, compile_launch_frac: what a compiler leaves of element-wise traffic and of launches.
         logit_hbm_bytes: HBM bytes the loss moves for one logit, forward and backward.
-        peak_ratio: 5th and 95th percentile of measured over predicted peaks, by situation (``situations_of``).
+        peak_ratio: ends of the shortest interval that holds 90 % of measured over predicted peaks, by situation
+            (``situation_of``).
         time_interval_frac: half width of the 90 % interval of step time.
     """
 

@@ -9,7 +9,7 @@ import pytest
 
 from app.catalog.fitted import fitted_rates
 from app.domain.memory.overhead import kept_frac
-from app.domain.memory.sureness import fit_probability, peak_ratios, safe_bytes, situations
+from app.domain.memory.sureness import fit_probability, peak_ratios, safe_bytes, situation_of
 from app.domain.model.infer import Shape, architecture_from_shape
 from app.domain.model.parameters import total_params
 from tests.planning import evaluate_request, plan_of, term_bytes
@@ -52,8 +52,9 @@ def test_every_situation_has_an_interval_around_its_prediction(kind: str, gpus: 
     training = STEP | {"adapter": adapter}
     strategy = {"framework": "deepspeed", "strategy": "zero3"} if gpus > 1 else {"framework": "ddp", "strategy": "ddp"}
     evaluation = evaluate_request(LLAMA, training, gpus=gpus, constraints=strategy | NO_OFFLOAD)
-    assert set(situations(evaluation.setup, evaluation.columns)) == {f"{kind} {'gathered' if gpus > 1 else 'whole'}"}
     low, high = peak_ratios(evaluation.setup, evaluation.columns)
+    ends = evaluation.setup.rates.peak_ratio[situation_of(evaluation.setup, gathered=gpus > 1)]
+    assert (low.min(), high.max()) == (min(1.0, ends[0]), max(1.0, ends[1]))
     assert np.all(low <= 1) and np.all(high >= 1) and np.all(low > 0.3)
     gpu = plan_of(LLAMA, training, gpus=gpus, constraints=strategy | NO_OFFLOAD).recommended.gpu
     assert gpu.interval_90_bytes[0] <= gpu.peak_allocated_bytes <= gpu.peak_reserved_bytes <= gpu.interval_90_bytes[1]

@@ -15,18 +15,16 @@ SAFE_Z = 0.8416
 """Standard deviations below capacity at which a normal error leaves a probability of 80 % to fit."""
 
 
-def situations(setup: TrainingSetup, columns: Columns) -> list[str]:
-    """Each candidate's situation: what is trained (full, lora, qlora), and whether ranks gather it or each holds it whole."""
+def situation_of(setup: TrainingSetup, *, gathered: bool) -> str:
+    """A situation by name: what is trained (full, lora, qlora), and whether ranks gather it or each holds it whole."""
     kind = setup.recipe.adapter.kind if setup.recipe.adapter else "full"
-    fsdp2, deepspeed = gathering(columns)
-    return [f"{kind} {'gathered' if g else 'whole'}" for g in fsdp2 | deepspeed]
+    return f"{kind} {'gathered' if gathered else 'whole'}"
 
 
 def peak_ratios(setup: TrainingSetup, columns: Columns) -> tuple[Array, Array]:
     """Lower and upper end of measured over predicted peaks in each candidate's situation; nine of ten runs lie between."""
-    kind = setup.recipe.adapter.kind if setup.recipe.adapter else "full"
     fsdp2, deepspeed = gathering(columns)
-    gathered, whole = (setup.rates.peak_ratio[f"{kind} {how}"] for how in ("gathered", "whole"))
+    gathered, whole = (setup.rates.peak_ratio[situation_of(setup, gathered=how)] for how in (True, False))
     low, high = (np.where(fsdp2 | deepspeed, *ends) for ends in zip(gathered, whole, strict=True))
     return np.minimum(1.0, low), np.maximum(1.0, high)
 
