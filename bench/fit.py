@@ -164,12 +164,17 @@ def fit_reserved(found: list[Case]) -> dict[str, float]:
     return {name: round(float(value), 3) for name, value in zip(STEPS, best, strict=True)}
 
 
+def _is_gathered(columns: Columns) -> bool:
+    """Whether the one candidate moves tensors between ranks on streams of their own."""
+    return any(bool(column[0]) for column in gathering(columns))
+
+
 def fit_expandable() -> dict[str, float]:
     """Medians of what replays of the allocator with expandable segments reserve above the pools' peaks, and above live tensors."""
     shares: dict[bool, list[float]] = {True: [], False: []}
     for row, resolved in simulated_rows():
         _, c, memory = _evaluated(resolved)
-        gathered = any(bool(column[0]) for column in gathering(c))
+        gathered = _is_gathered(c)
         base = pool_peaks(memory.gpu)[0] if gathered else memory.allocated[0]
         shares[gathered].append(float(row["reserved_sim_expandable"]) / float(base) - 1)
     return {
@@ -280,7 +285,7 @@ def fit_intervals() -> dict[str, Any]:
         row, best = case.row, predict(case.row)
         if row.csv["peak_mem_gib"]:
             ratio = float(row.csv["peak_mem_gib"]) * 2**30 / gpu_counter(best, row.counter)
-            memory[situation_of(case.setup, gathered=any(bool(column[0]) for column in gathering(case.columns)))].append(ratio)
+            memory[situation_of(case.setup, gathered=_is_gathered(case.columns))].append(ratio)
         if row.csv["tokens_per_s_per_gpu"] and row.speed_known and row.csv["fp8"] != "true":
             time.append(float(row.csv["tokens_per_s_per_gpu"]) / best.time.tokens_per_s_per_gpu - 1)
     ends = {kind: _shortest(ratios) for kind, ratios in sorted(memory.items())}

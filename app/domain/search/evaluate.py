@@ -133,8 +133,7 @@ class Evaluation:
             "fits": v.fits, "safe": v.safe, "over_bytes": v.over_bytes, "host_over_bytes": v.host_over_bytes,
             "nvme_over_bytes": v.nvme_over_bytes, "device_bytes": self.memory.device, "tokens_per_s": self.tokens_per_s,
             "complexity": self.complexity, "row": c.row, "group": c.group, "replicas": c.replicas, "micro_batch": c.micro_batch,
-            "tp": c.tp, "pp": c.pp, "sp": c.sp, "ep": c.ep, "offloaded": (c.offload_optimizer > 0) | (c.offload_parameters > 0),
-            "written": c.pp * c.sp * c.ep == 1,
+            "tp": c.tp, "pp": c.pp, "sp": c.sp, "ep": c.ep, "offloaded": is_offloaded(c), "written": is_written(c),
         }  # fmt: skip
         some = {name: column[:size] for name, column in entries.items()}
         over = (some["over_bytes"], some["host_over_bytes"], some["nvme_over_bytes"])
@@ -210,6 +209,18 @@ def rejections(over: Array, host_over: Array, nvme_over: Array) -> dict[str, int
     counts = {OVER_GPU: int(gpu.sum()), OVER_HOST: int((~gpu & host & ~passed_over).sum()), OVER_DISK: int((~gpu & ~host & disk).sum()),
               NO_DISK: int(passed_over.sum())}  # fmt: skip
     return {reason: count for reason, count in counts.items() if count}
+
+
+def is_offloaded(columns: Columns | Outline) -> Array:
+    """Whether optimizer or parameters are elsewhere."""
+    offloaded: Array = (columns.offload_optimizer > 0) | (columns.offload_parameters > 0)
+    return offloaded
+
+
+def is_written(columns: Columns | Outline) -> Array:
+    """Whether a training script is written: for none of ``UNWRITTEN_AXES``."""
+    written: Array = columns.pp * columns.sp * columns.ep == 1
+    return written
 
 
 def complexity_of(columns: Columns | Outline) -> Array:

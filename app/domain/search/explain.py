@@ -10,7 +10,7 @@ from app.domain.parallel.strategy import STRATEGIES
 from app.domain.plan import Candidate, Rung, Settings
 from app.domain.recipe.recipe import CHECKPOINTING_NAMES
 from app.domain.search.constraints import AXES
-from app.domain.search.evaluate import Evaluation, Table
+from app.domain.search.evaluate import Evaluation, Table, is_written
 from app.domain.search.results import verdict_at
 from app.domain.setup import Array
 from app.domain.units import format_gib, format_number
@@ -164,5 +164,4 @@ def _why_not(evaluation: Evaluation, index: int, chosen: int) -> str:
 
 
 def _unwritten(evaluation: Evaluation, index: int) -> bool:
-    c = evaluation.columns
-    return bool(c.pp[index] * c.sp[index] * c.ep[index] > 1)
+    return not is_written(evaluation.columns)[index]

@@ -11,7 +11,7 @@ import numpy as np
 
 from app.domain.memory.peak import evaluate_totals
 from app.domain.search.constraints import Constraints
-from app.domain.search.evaluate import Evaluation, Table, complexity_of, evaluate_candidates, judge, rejections
+from app.domain.search.evaluate import Evaluation, Table, complexity_of, evaluate_candidates, is_offloaded, is_written, judge, rejections
 from app.domain.search.space import Space, build_space
 from app.domain.search.table import grid_columns, outline_of
 from app.domain.setup import Array, Columns, TrainingSetup
@@ -116,11 +116,10 @@ def _carried(space: Space) -> dict[str, Array]:
     """What the table repeats of each candidate's structure and batch."""
     s, structure = outline_of(space), np.repeat(np.arange(len(space.batches)), space.batches)
     columns = {name: getattr(s, name)[structure] for name in ("row", "group", "tp", "pp", "sp", "ep")}
-    offloaded = (s.offload_optimizer > 0) | (s.offload_parameters > 0)
     return columns | {
         "replicas": s.replicas[structure],
-        "offloaded": offloaded[structure],
-        "written": (s.pp * s.sp * s.ep == 1)[structure],
+        "offloaded": is_offloaded(s)[structure],
+        "written": is_written(s)[structure],
         "complexity": complexity_of(s)[structure],
         "micro_batch": space.micro_batch[s.mesh[structure], np.arange(len(structure)) - space.first[structure]],
     }

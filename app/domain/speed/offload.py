@@ -77,7 +77,7 @@ def nvme_parameters_s(
     params: Array, read_bytes: Array, write_bytes: Array, ranks_per_node: Array, read_bytes_per_s: float, write_bytes_per_s: float
 ) -> Array:
     """Seconds the node's drives need for the parameters its ranks read in forward and backward and write after the step."""
-    return params * ranks_per_node * (read_bytes / read_bytes_per_s + write_bytes / write_bytes_per_s)
+    return nvme_s(params, read_bytes, write_bytes, ranks_per_node, read_bytes_per_s, write_bytes_per_s)
 
 
 @term(
