@@ -17,6 +17,7 @@ INTRO = {
     "memory": "Memory of one GPU, of one node's host and of its disks. GPU terms are alive at some moments of the step and not at others; "
     "the peak is the largest moment, not a sum of maxima.",
     "traffic": "What one GPU sends in one optimizer step.",
+    "checkpoint": "What one save writes over all ranks, the host memory of whoever turns it into ordinary files, and what inference holds.",
     "speed": "Where the time of one optimizer step goes.",
 }
 

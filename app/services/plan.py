@@ -6,6 +6,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app import ENGINE_VERSION
+from app.domain.checkpoint.plan import checkpoint_plan
+from app.domain.checkpoint.result import CheckpointPlan
 from app.domain.errors import ConflictError, InvalidRequestError
 from app.domain.plan import Artifact, Plan, PlanWarning
 from app.domain.search.explain import describe
@@ -15,23 +17,24 @@ from app.emit import FILE_KINDS, files_for
 from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
-from app.services.document import plan_document
+from app.services.document import checkpoint_document, plan_document
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A plan with the request it answers, as understood."""
+    """A plan with the request it answers, as understood, and what its checkpoints are."""
 
     request: PlanRequest
     plan: Plan
+    checkpoint: CheckpointPlan
     job: EmitJob | None
     gpu_name: str
 
     def document(self) -> dict[str, Any]:
         """The JSON of the contract."""
-        return plan_document(self.plan, self.request)
+        return plan_document(self.plan, self.request) | {"checkpoint": checkpoint_document(self.checkpoint)}
 
 
 def answer(request: PlanRequest, hub: Hub | None = None) -> Answer:
@@ -52,12 +55,13 @@ def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan) -> Answer:
         for a in resolved.assumed
     )
     plan = replace(plan, warnings=assumed + plan.warnings)
+    saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
     if plan.verdict == "does_not_fit":
-        return Answer(request=request, plan=plan, job=None, gpu_name=resolved.gpu_name)
+        return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name)
     job = _job(request, resolved, plan)
     files, unwritten = _files(job)
     plan = replace(plan, files=files, warnings=plan.warnings + unwritten + _revision(request))
-    return Answer(request=request, plan=plan, job=job if files else None, gpu_name=resolved.gpu_name)
+    return Answer(request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name)
 
 
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:
