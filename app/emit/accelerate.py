@@ -12,7 +12,7 @@ import yaml
 from app.domain.plan import Artifact
 from app.emit.job import EmitJob
 from app.emit.model_source import class_names
-from app.emit.recipe import compute_dtype, fsdp_offload, header, zero_stage
+from app.emit.recipe import fsdp_offload, header, mixed_precision, zero_stage
 
 _DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 """libyaml's, where PyYAML was built with it, as its wheels are: the same text in a tenth of the time."""
@@ -41,12 +41,6 @@ def _machines(job: EmitJob) -> dict[str, Any]:
     return out if s.nodes == 1 else {**out, "same_network": True, "main_process_port": 29500}
 
 
-def _mixed_precision(job: EmitJob) -> str:
-    """With mixed precision accelerate stores trained weights in fp32; without, in the dtype they were loaded in."""
-    dtype = compute_dtype(job)
-    return "no" if dtype == "fp32" or job.settings.param_dtype == dtype else dtype
-
-
 def _deepspeed(job: EmitJob) -> dict[str, Any]:
     # No mixed_precision and no zero_stage beside the file: accelerate refuses to hear it twice.
     block: dict[str, Any] = {"deepspeed_config_file": "ds_config.json", "zero3_init_flag": zero_stage(job) == 3}
@@ -57,7 +51,7 @@ def _deepspeed(job: EmitJob) -> dict[str, Any]:
 
 def _ddp(job: EmitJob) -> dict[str, Any]:
     kind = "MULTI_GPU" if job.settings.world_size > 1 else "NO"
-    return {"distributed_type": kind, "mixed_precision": _mixed_precision(job)}
+    return {"distributed_type": kind, "mixed_precision": mixed_precision(job)}
 
 
 def _fsdp2(job: EmitJob) -> dict[str, Any]:
@@ -78,7 +72,7 @@ def _fsdp2(job: EmitJob) -> dict[str, Any]:
     }
     if s.activation_offload and s.activation_checkpointing != "none":
         block["fsdp_activation_checkpointing_offload"] = True
-    config = {"distributed_type": "FSDP", "mixed_precision": _mixed_precision(job), "fsdp_config": block}
+    config = {"distributed_type": "FSDP", "mixed_precision": mixed_precision(job), "fsdp_config": block}
     return {**config, **_parallelism(job)}
 
 
@@ -106,7 +100,7 @@ def _notes(job: EmitJob) -> list[str]:
         return notes
     if s.activation_checkpointing == "selective":
         notes.append("accelerate knows no selective checkpointing: this file recomputes whole layers, slower and smaller.")
-    if _mixed_precision(job) != "no" and s.reduce_dtype == "fp32":
+    if mixed_precision(job) != "no" and s.reduce_dtype == "fp32":
         notes.append("accelerate reduces gradients in the compute dtype; for fp32 pass a MixedPrecisionPolicy in Python.")
     if s.grad_accum > 1:
         notes.append("In the script: GradientAccumulationPlugin(sync_each_batch=True), else every GPU holds whole gradients.")

@@ -44,6 +44,12 @@ def compute_dtype(job: EmitJob) -> str:
     return "bf16" if job.settings.precision == "fp8" else job.settings.precision
 
 
+def mixed_precision(job: EmitJob) -> str:
+    """accelerate's word: with mixed precision it stores trained weights in fp32; without, in the dtype they were loaded in."""
+    dtype = compute_dtype(job)
+    return "no" if dtype == "fp32" or job.settings.param_dtype == dtype else dtype
+
+
 def fsdp_offload(job: EmitJob) -> bool:
     """Whether FSDP2's shards live in host memory; its one policy moves parameters, gradients and states together."""
     return (job.settings.offload_optimizer, job.settings.offload_parameters) != ("none", "none")

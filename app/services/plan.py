@@ -13,8 +13,7 @@ from app.domain.plan import Artifact, Plan, PlanWarning
 from app.domain.search.explain import describe
 from app.domain.search.planner import make_plan
 from app.domain.units import format_count, format_gib, format_number
-from app.emit import FILE_KINDS, files_for
-from app.emit.deepspeed import deepspeed_config
+from app.emit import FILE_KINDS, files_for, trainer_files
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
 from app.services.document import checkpoint_document, plan_document
@@ -24,17 +23,31 @@ from app.services.resolve import Resolved, resolve
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A plan with the request it answers, as understood, and what its checkpoints are."""
+    """A plan with the request it answers, as understood, and what its checkpoints are.
+
+    Attributes:
+        trainer_files: files of the ``hf_auto`` dialect, which come beside those of the plan.
+    """
 
     request: PlanRequest
     plan: Plan
     checkpoint: CheckpointPlan
     job: EmitJob | None
     gpu_name: str
+    trainer_files: tuple[Artifact, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The JSON of the contract."""
-        return plan_document(self.plan, self.request) | {"checkpoint": checkpoint_document(self.checkpoint)}
+        return plan_document(self.plan, self.request) | {
+            "checkpoint": checkpoint_document(self.checkpoint),
+            "dialects": {"hf_auto": {a.filename: a.text for a in self.trainer_files}},
+        }
+
+    def files(self, dialect: str = "plain") -> dict[str, Artifact]:
+        """Every file by name; what both dialects have is of the one asked for."""
+        plain = {artifact.filename: artifact for artifact in self.plan.files}
+        trainer = {artifact.filename: artifact for artifact in self.trainer_files}
+        return plain | trainer if dialect == "hf_auto" else trainer | plain
 
 
 def answer(request: PlanRequest, hub: Hub | None = None) -> Answer:
@@ -61,7 +74,10 @@ def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan) -> Answer:
     job = _job(request, resolved, plan)
     files, unwritten = _files(job)
     plan = replace(plan, files=files, warnings=plan.warnings + unwritten + _revision(request))
-    return Answer(request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name)
+    return Answer(
+        request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name,
+        trainer_files=trainer_files(job) if files else (),
+    )  # fmt: skip
 
 
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:
@@ -75,11 +91,10 @@ def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub:
         ways = "; ".join(w.label for w in given.plan.ways_out if w.fits)
         raise ConflictError(f"{given.plan.summary}" + (f" What would fit: {ways}." if ways else ""))
     framework = given.plan.recommended.settings.framework
-    if filename == "ds_config.json" and given.job and framework == "deepspeed" and dialect == "hf_auto":
-        return deepspeed_config(given.job, dialect="hf_auto")
-    for artifact in given.plan.files:
-        if artifact.filename == filename:
-            return artifact
+    if artifact := given.files(dialect).get(filename):
+        return artifact
+    if filename not in FILE_KINDS:
+        raise ConflictError(f"{filename} cannot be written for this plan: the Trainer has no arguments for its parallelism")
     belongs = ", ".join(FILE_KINDS[filename])
     raise ConflictError(
         f"{filename} belongs to {belongs}, but the recommended plan runs on {framework}. "

@@ -130,14 +130,18 @@ class SavedPlans:
         if not deleted:
             raise ForbiddenError("this edit_token is not the plan's; it was given once, when the plan was saved")
 
-    def file(self, plan_id: str, filename: str) -> Artifact:
+    def file(self, plan_id: str, filename: str, *, dialect: str = "plain") -> Artifact:
         """A generated file of a saved plan, as it was saved; raises ``NotFoundError``."""
-        files = self.get(plan_id).answer.get("files") or {}
-        if filename not in files:
-            has = f"it has {', '.join(files)}" if files else "it has no files, since nothing fits"
+        answer = self.get(plan_id).answer
+        files, trainer = answer.get("files") or {}, (answer.get("dialects") or {}).get("hf_auto")
+        if dialect != "plain" and trainer is None:
+            raise NotFoundError("this plan was saved without files for the Hugging Face Trainer; plan again to get them")
+        texts = files | (trainer or {}) if dialect == "hf_auto" else (trainer or {}) | files
+        if filename not in texts:
+            has = f"it has {', '.join(texts)}" if texts else "it has no files, since nothing fits"
             raise NotFoundError(f"this plan has no file {filename[:80]!r}; {has}")
         media_type = _MEDIA_TYPES.get(filename.rpartition(".")[2], "text/plain")
-        return Artifact(filename=filename, media_type=media_type, text=files[filename])
+        return Artifact(filename=filename, media_type=media_type, text=texts[filename])
 
     def _replayed(self, claim: IdempotencyRecord) -> SavedPlan | None:
         with self._database.session() as session:

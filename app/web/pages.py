@@ -18,7 +18,7 @@ from app.ingest.hub import Hub
 from app.services.plan import Answer, answer, file_of
 from app.services.saved_plans import ForbiddenError
 from app.web import catalog_pages, docs_page, saved_pages
-from app.web.api import FileName, file_response, json_response, saved_document
+from app.web.api import Dialect, FileName, file_response, json_response, saved_document
 from app.web.deps import HubDep, SavedPlansDep
 from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
 from app.web.forms import Form, FormError, read_form, to_fields
@@ -67,15 +67,16 @@ def post_home(request: Request, pairs: Posted, hub: HubDep) -> Response:
 
 
 @router.get("/download/{file}", include_in_schema=False)
-def get_download(request: Request, file: FileName, hub: HubDep) -> Response:
+def get_download(request: Request, file: FileName, hub: HubDep, dialect: Dialect = "plain") -> Response:
     """One file of the answer to a query."""
-    return _download(file, read_form(request.query_params.multi_items()), hub)
+    pairs = [pair for pair in request.query_params.multi_items() if pair[0] != "dialect"]
+    return _download(file, read_form(pairs), hub, dialect)
 
 
 @router.post("/download/{file}", include_in_schema=False)
-def post_download(file: FileName, pairs: Posted, hub: HubDep) -> Response:
+def post_download(file: FileName, pairs: Posted, hub: HubDep, dialect: Dialect = "plain") -> Response:
     """One file of the answer to a posted form."""
-    return _download(file, read_form(_of_plan(pairs)), hub)
+    return _download(file, read_form(_of_plan(pairs)), hub, dialect)
 
 
 @router.post("/save", include_in_schema=False)
@@ -170,10 +171,10 @@ def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str
     return {"groups": groups, "titles": GROUPS, "used": used, "offered": offered}
 
 
-def _download(file: FileName, form: Form, hub: Hub | None) -> Response:
+def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Response:
     if form.request is None:
         raise _complaint(form)
-    return file_response(file_of(form.request, file, hub=hub))
+    return file_response(file_of(form.request, file, dialect=dialect, hub=hub))
 
 
 def _complaint(form: Form) -> InvalidRequestError:

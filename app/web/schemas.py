@@ -160,6 +160,7 @@ class PlanOut(BaseModel):
     search: dict[str, Any]
     warnings: list[WarningOut]
     files: dict[str, str]
+    dialects: dict[str, dict[str, str]] = Field(description="the same plan for others: hf_auto for the Hugging Face Trainer")
     checkpoint: CheckpointOut
 
 

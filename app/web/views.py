@@ -57,6 +57,7 @@ def answer_view(document: Document) -> dict[str, Any]:
         "alternatives": [_alternative(c, request, current) for c in [best, *document["alternatives"]]],
         "settings": _settings(best["settings"]),
         "files": [_file(*item) for item in document["files"].items()],
+        "trainer_files": [_trainer_file(*item) for item in document.get("dialects", {}).get("hf_auto", {}).items()],
         "checkpoint": None if document["verdict"] == "does_not_fit" else checkpoint_view(document.get("checkpoint")),
         "warnings": [_warning(w) for w in document["warnings"]],
         "search": document["search"],
@@ -301,6 +302,11 @@ def _file(name: str, text: str) -> dict[str, Any]:
         "text": "\n".join(shown),
         "more": len(lines) - len(shown),
     }
+
+
+def _trainer_file(name: str, text: str) -> dict[str, Any]:
+    purpose = "with the values the arguments fill in" if name == "ds_config.json" else "the plan as TrainingArguments"
+    return {"name": name, "lines": len(text.splitlines()), "purpose": purpose}
 
 
 def _warning(warning: Document) -> dict[str, str]:
