@@ -149,6 +149,7 @@ def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]
         return (), (said,)
     if any(artifact.filename.endswith("_train.py") for artifact in files):
         return files, ()
+    needs = _helper(job)
     axes = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
     used = [f"{name} {getattr(job.settings, name)}" for name in axes if getattr(job.settings, name) > 1]
     what = ", ".join(used) or f"a {job.model.kind} model"
@@ -159,4 +160,24 @@ def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]
         message=f"No training script is written for {what}; the configuration and launch files are.",
         fix="Point TRAIN_SCRIPT of launch.sh at your own.",
     )
-    return files, (said,)
+    return files, (said, *needs)
+
+
+def _helper(job: EmitJob) -> tuple[PlanWarning, ...]:
+    """Sequences are split by code around the model, whatever a configuration file says."""
+    s = job.settings
+    if s.sequence_parallel == 1:
+        return ()
+    if s.framework == "deepspeed":
+        message = "ds_config.json splits no sequence: its sizes only change how batches are counted."
+        fix = (
+            "Use training_args.py with the Trainer, or accelerate.yaml; with deepspeed.initialize call "
+            "UlyssesSPAttentionHF.register_with_transformers, hand over its mpu and wrap the loader in UlyssesSPDataLoaderAdapter."
+        )
+    else:
+        message = "A mesh with a context axis splits no sequence by itself."
+        fix = "Use training_args.py with the Trainer, or run forward and backward inside accelerator.maybe_context_parallel(…)."
+    said = PlanWarning(
+        code="sequence_parallel_needs_helper", severity="warning", field="constraints.sequence_parallel", message=message, fix=fix
+    )
+    return (said,)

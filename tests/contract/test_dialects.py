@@ -108,3 +108,16 @@ def test_the_command_line_writes_either(tmp_path: Path, dialect: str, automatic:
     assert is_automatic((tmp_path / "ds_config.json").read_text()) is automatic
     ast.parse((tmp_path / "training_args.py").read_text())
     assert (tmp_path / "launch.sh").read_text().startswith("#!")
+
+
+def test_split_sequences_are_said_to_need_a_helper(client: TestClient) -> None:
+    """A file alone splits nothing; what does is named, and is in the files that can say it."""
+    body = ZERO | {"constraints": {"framework": "deepspeed", "strategy": "zero3", "sequence_parallel": 2}}
+    plan = client.post("/plan", json=body).json()
+    said = {w["code"]: w for w in plan["warnings"]}["sequence_parallel_needs_helper"]
+    assert said["field"] == "constraints.sequence_parallel"
+    assert "UlyssesSPAttentionHF.register_with_transformers" in said["fix"]
+    assert "sp_size=2" in plan["dialects"]["hf_auto"]["training_args.py"]
+    assert "parallelism_config_sp_size: 2" in plan["files"]["accelerate.yaml"]
+    plain = client.post("/plan", json=ZERO).json()
+    assert "sequence_parallel_needs_helper" not in {w["code"] for w in plain["warnings"]}
