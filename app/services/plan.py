@@ -22,6 +22,17 @@ from app.services.resolve import Resolved, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLabel:
+    """What a plan that is going to be saved is called and found by."""
+
+    id: str = ""
+    name: str = ""
+
+
+_UNSAVED = PlanLabel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
     """A plan with the request it answers, as understood, and what its checkpoints are.
 
@@ -50,18 +61,23 @@ class Answer:
         return plain | trainer if dialect == "hf_auto" else trainer | plain
 
 
-def answer(request: PlanRequest, hub: Hub | None = None) -> Answer:
+def answer(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UNSAVED) -> Answer:
     """Plan, and write the files of the recommended settings.
+
+    Args:
+        request: what was asked.
+        hub: where models named by ``hf_id`` are fetched from; None where that is switched off.
+        label: of a plan that will be saved, for the headers of its files.
 
     Raises:
         InvalidRequestError: the request makes no sense.
         UnavailableError: the hub that a model is to be fetched from does not answer.
     """
     resolved = resolve(request, hub)
-    return answer_of(request, resolved, make_plan(resolved.question))
+    return answer_of(request, resolved, make_plan(resolved.question), label)
 
 
-def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan) -> Answer:
+def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel = _UNSAVED) -> Answer:
     """The answer a plan makes: with what was assumed, and the files of the recommended settings."""
     assumed = tuple(
         PlanWarning(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.")
@@ -71,7 +87,7 @@ def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan) -> Answer:
     saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
     if plan.verdict == "does_not_fit":
         return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name)
-    job = _job(request, resolved, plan)
+    job = replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
     files, unwritten = _files(job)
     plan = replace(plan, files=files, warnings=plan.warnings + unwritten + _revision(request))
     return Answer(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,6 +70,7 @@ class SavedPlans:
         name: str = "",
         note: str = "",
         idempotency_key: str | None = None,
+        plan_id: str | None = None,
     ) -> SavedPlan:
         """Save a request and the answer it got, in one transaction.
 
@@ -77,6 +78,7 @@ class SavedPlans:
             request: the PlanRequest document as the client sent it.
             answer: the Plan document; its verdict, engine_version, model.name and request.cluster are indexed.
             name, note: the client's own words.
+            plan_id: an id of ``new_plan_id`` that the answer's files already name; a new one if left out.
             idempotency_key: the same key with the same request, name and note saves once and returns that plan.
 
         Raises:
@@ -88,6 +90,7 @@ class SavedPlans:
         _check_text("note", note, MAX_NOTE)
         token = secrets.token_urlsafe(32)
         plan = _new_plan(request, answer, name=name.strip(), note=note.strip(), edit_token_hash=_sha256(token.encode()))
+        plan = replace(plan, id=plan_id) if plan_id else plan
         if idempotency_key is None:
             with self._database.session(write=True) as session:
                 PlanRepository(session).add(plan)
@@ -163,10 +166,15 @@ class SavedPlans:
             return False
 
 
+def new_plan_id() -> str:
+    """An id that no plan has and nobody can guess."""
+    return secrets.token_urlsafe(16)
+
+
 def _new_plan(request: Mapping[str, Any], answer: Mapping[str, Any], *, name: str, note: str, edit_token_hash: str) -> NewPlan:
     understood = answer.get("request") or request
     return NewPlan(
-        id=secrets.token_urlsafe(16),
+        id=new_plan_id(),
         created_at=datetime.now(UTC),
         name=name,
         note=note,

@@ -8,9 +8,9 @@ import orjson
 from fastapi import APIRouter, Body, Header, Query, Response
 
 from app.domain.plan import Artifact
-from app.services.plan import answer, file_of
+from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
-from app.services.saved_plans import SavedPlan
+from app.services.saved_plans import SavedPlan, new_plan_id
 from app.web.deps import DatabaseDep, HubDep, MetricsDep, SavedPlansDep
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
 
@@ -64,7 +64,10 @@ def post_plans(
     """Plan, and keep request and answer. ``edit_token`` is given once: it is needed to delete the plan."""
     request = PlanRequest.model_validate(body.model_dump(exclude={"name", "note"}, exclude_unset=True))
     document = body.model_dump(mode="json", exclude={"name", "note"}, exclude_unset=True)
-    kept = saved.save(document, answer(request, hub).document(), name=body.name, note=body.note, idempotency_key=idempotency_key)
+    label = PlanLabel(id=new_plan_id(), name=body.name.strip())
+    kept = saved.save(
+        document, answer(request, hub, label).document(), name=body.name, note=body.note, idempotency_key=idempotency_key, plan_id=label.id
+    )
     return json_response(saved_document(kept), 200 if kept.replayed else 201, {"location": f"/plans/{kept.id}"})
 
 

@@ -121,3 +121,16 @@ def test_split_sequences_are_said_to_need_a_helper(client: TestClient) -> None:
     assert "parallelism_config_sp_size: 2" in plan["files"]["accelerate.yaml"]
     plain = client.post("/plan", json=ZERO).json()
     assert "sequence_parallel_needs_helper" not in {w["code"] for w in plain["warnings"]}
+
+
+def test_files_of_a_saved_plan_name_it(client: TestClient) -> None:
+    """By its name and the address it can be read at, through the API and the form; hostile names stay comments."""
+    hostile = '"; rm -rf ~ #\nimport os'
+    saved = client.post("/plans", json=ZERO | {"name": f"  {hostile} "}).json()
+    page = client.post("/save", data=QUERY | {"name": hostile}, headers=HTML)
+    by_form = client.get(page.headers["location"], headers={"accept": "application/json"}).json()
+    for plan in (saved, by_form):
+        texts = {**plan["files"], **plan["dialects"]["hf_auto"]}
+        for text in (text for name, text in texts.items() if not name.endswith(".json")):
+            assert f'# Plan: "; rm -rf ~ # import os, /plans/{plan["id"]}\n' in text
+    assert "# Plan:" not in client.post("/plan/launch.sh", json=ZERO).text

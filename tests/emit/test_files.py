@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 import shlex
 import subprocess
 from dataclasses import replace
@@ -69,6 +70,8 @@ def poisoned(job: EmitJob, name: str) -> EmitJob:
         engine_version=name,
         figures={name: name, "GPU": name},
         nvme_path=f"/{name}",
+        plan_name=name,
+        plan_id=name,
     )
 
 
@@ -168,3 +171,18 @@ def test_figures_are_in_every_header() -> None:
     for framework in FRAMEWORKS:
         for file in files_for(make_job(framework=framework, model=tiny_llama())):
             assert file.filename.endswith(".json") or "# Peak memory: 61.4 GiB of 79.6 GiB" in file.text
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_headers_name_the_plan_and_the_versions(framework: str) -> None:
+    """The name and address of a saved plan, the product's version, and what the file was written for."""
+    saved = files_for(make_job(framework=framework, job={"plan_name": "first try", "plan_id": "abc-1"}))
+    for kept, loose in zip(saved, files_for(make_job(framework=framework)), strict=True):
+        if kept.filename.endswith(".json"):
+            assert kept == loose
+            continue
+        assert "# Written by Shardplan 0.2.0 for tiny-llama." in kept.text
+        assert "# Plan: first try, /plans/abc-1\n" in kept.text
+        assert "# Plan:" not in loose.text
+        assert re.search(r"^# For .*torch \d+\.\d+, transformers \d", kept.text, re.MULTILINE)
+        assert ("DeepSpeed 0.19.8" in kept.text) is (framework == "deepspeed")
