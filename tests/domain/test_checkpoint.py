@@ -161,6 +161,7 @@ def test_host_memory_of_the_exports() -> None:
     folder, whole = saved(framework="fsdp2").exports
     assert (int(folder.host.value), folder.output_bytes) == (4 * PARAMS + 4 * TABLE, 2 * PARAMS)
     assert int(whole.host.value) == saved(framework="fsdp2").per_save_bytes
+    assert saved({"precision": "fp32"}, framework="ddp").exports[0].output_bytes == 4 * PARAMS
 
 
 def test_inference_holds_sixteen_bits_and_a_cache() -> None:

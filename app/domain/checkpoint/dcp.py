@@ -8,6 +8,7 @@ from app.domain.checkpoint.situation import Situation
 from app.domain.checkpoint.tensors import largest_shard_frac, tensor_count
 from app.domain.checkpoint.terms import line, total_bytes
 from app.domain.plan import TermResult
+from app.domain.recipe.precision import dtype_bytes
 
 COUNTING = ("adamw", "adafactor")
 """Optimizers of torch that keep their step as a tensor beside every weight."""
@@ -53,10 +54,10 @@ def dcp_exports(case: Situation) -> tuple[Export, ...]:
     loaded = 2 if case.adapted else case.param_bytes
     return (
         Export(
-            title="An adapter folder" if case.adapted else "A model folder in 16 bits",
+            title="An adapter folder" if case.adapted else f"A model folder in {case.dtypes.compute}",
             commands=(f"python {SCRIPTS[case.settings.framework]} --save-dir checkpoints --export trained",),
             host=line(terms.model_host_bytes, "overhead", "export", params=n.total, largest_tensor=n.largest_tensor, bytes_each=loaded),
-            output_bytes=round(n.trainable * case.param_bytes) if case.adapted else 2 * n.total,
+            output_bytes=round(n.trainable * case.param_bytes) if case.adapted else round(n.total * dtype_bytes(case.dtypes.compute)),
         ),
         Export(
             title="One torch file of everything, optimizer states too",
