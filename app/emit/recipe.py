@@ -86,14 +86,15 @@ def header(job: EmitJob) -> list[str]:
     s = job.settings
     ranks = f"{s.world_size} GPUs = {s.nodes} x {s.gpus_per_node}"
     batch = f"{s.global_batch} sequences of {s.seq_len} = micro_batch {s.micro_batch} x grad_accum {s.grad_accum} x dp {s.dp}"
-    lines = [f"Written by Shardplan {comment(job.engine_version)} for {comment(job.model.name)}."]
-    lines += [*_plan_line(job), f"For {', '.join(WRITTEN_FOR[s.framework])}."]
-    lines += [
+    return [
+        f"Written by Shardplan {comment(job.engine_version)} for {comment(job.model.name)}.",
+        *_plan_line(job),
+        f"For {', '.join(WRITTEN_FOR[s.framework])}.",
         f"{s.framework} {s.strategy}, {s.precision}, {s.optimizer}, checkpointing {s.activation_checkpointing}",
         ranks,
+        f"Global batch: {batch}",
+        *(comment(f"{key}: {value}") for key, value in job.figures.items()),
     ]
-    lines += [f"Global batch: {batch}"]
-    return lines + [comment(f"{key}: {value}") for key, value in job.figures.items()]
 
 
 def _plan_line(job: EmitJob) -> list[str]:

@@ -12,7 +12,7 @@ from app.domain.sources import SOURCES
 from app.services.request import PlanRequest
 
 
-def plan_document(plan: Plan, request: PlanRequest, checkpoint: CheckpointPlan) -> dict[str, Any]:
+def plan_document(plan: Plan, request: PlanRequest) -> dict[str, Any]:
     """The answer of ``POST /plan``."""
     return {
         "id": None,
@@ -31,7 +31,6 @@ def plan_document(plan: Plan, request: PlanRequest, checkpoint: CheckpointPlan) 
         "search": {"candidates": plan.candidates, "feasible": plan.feasible, "elapsed_ms": round(plan.elapsed_ms, 2)},
         "warnings": [_fields(w) for w in plan.warnings],
         "files": {a.filename: a.text for a in plan.files},
-        "checkpoint": _checkpoint(checkpoint),
     }
 
 
@@ -51,7 +50,7 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
     }
 
 
-def _checkpoint(checkpoint: CheckpointPlan) -> dict[str, Any]:
+def checkpoint_document(checkpoint: CheckpointPlan) -> dict[str, Any]:
     """Files and bytes of one save, and what can be done with it."""
     served = checkpoint.inference
     return {

@@ -16,7 +16,7 @@ from app.domain.units import format_count, format_gib, format_number
 from app.emit import FILE_KINDS, files_for, trainer_files
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
-from app.services.document import plan_document
+from app.services.document import checkpoint_document, plan_document
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
 
@@ -49,8 +49,10 @@ class Answer:
 
     def document(self) -> dict[str, Any]:
         """The JSON of the contract."""
-        trainer = {artifact.filename: artifact.text for artifact in self.trainer_files}
-        return plan_document(self.plan, self.request, self.checkpoint) | {"dialects": {"hf_auto": trainer}}
+        return plan_document(self.plan, self.request) | {
+            "checkpoint": checkpoint_document(self.checkpoint),
+            "dialects": {"hf_auto": {a.filename: a.text for a in self.trainer_files}},
+        }
 
     def files(self, dialect: str = "plain") -> dict[str, Artifact]:
         """Every file by name; what both dialects have is of the one asked for."""

@@ -6,7 +6,6 @@ import ast
 import json
 import re
 import shlex
-import shutil
 import subprocess
 from dataclasses import replace
 from typing import Any
@@ -165,40 +164,6 @@ def test_a_hostile_path_reaches_deepspeed_as_it_is() -> None:
     job = make_job(strategy="zero3", offload_optimizer="nvme", job={"nvme_path": "/a b/'\"\\ü"})
     zero = json.loads(deepspeed_config(job).text)["zero_optimization"]
     assert zero["offload_optimizer"]["nvme_path"] == "/a b/'\"\\ü"
-
-
-def launch_text(**changes: Any) -> str:
-    """launch.sh of a plan."""
-    return {file.filename: file.text for file in files_for(make_job(**changes))}["launch.sh"]
-
-
-def test_one_node_and_several_start_differently() -> None:
-    """Alone a node needs no address; together they meet at the first one's."""
-    alone = launch_text(framework="fsdp2", nodes=1, world_size=4, dp_shard=4)
-    assert 'exec torchrun --standalone --nproc-per-node "$GPUS_PER_NODE" \\\n  "${TRAIN_SCRIPT:-fsdp2_train.py}" "$@"' in alone
-    assert "MASTER_ADDR" not in alone
-    together = launch_text(framework="fsdp2")
-    assert '--rdzv-endpoint "$MASTER_ADDR:$MASTER_PORT"' in together
-    assert "deepspeed --num_gpus" in launch_text(nodes=1, world_size=4, dp_shard=4)
-
-
-def test_host_work_sets_threads_and_pinned_rounding() -> None:
-    """Threads only where an optimizer runs on the CPU; rounding is switched off wherever host memory is pinned."""
-    assert "OMP_NUM_THREADS" in launch_text(offload_optimizer="cpu")
-    assert "pinned_max_round_threshold_mb" in launch_text(offload_optimizer="cpu")
-    assert "OMP_NUM_THREADS" not in launch_text(activation_offload=True)
-    assert "pinned_max_round_threshold_mb:64" in launch_text(activation_offload=True)
-    assert "OMP_NUM_THREADS" not in launch_text()
-    assert "expandable_segments:True" in launch_text()
-
-
-@pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
-@pytest.mark.parametrize("name", JOBS)
-def test_launchers_pass_shellcheck(name: str) -> None:
-    """No unquoted expansion, no unused variable."""
-    text = {file.filename: file.text for file in files_for(JOBS[name])}["launch.sh"]
-    result = subprocess.run(["shellcheck", "-"], input=text, capture_output=True, text=True, check=False, timeout=60)
-    assert result.returncode == 0, result.stdout
 
 
 def test_figures_are_in_every_header() -> None:
