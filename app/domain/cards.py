@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from inspect import signature
 from typing import Any, TypeVar
 
 from app.domain.sources import source as find_source
@@ -30,6 +31,7 @@ class Card:
         exactness: exact, derived or fitted.
         changes_it: which settings move the figure.
         sureness: the word of ``exactness``.
+        parameters: names of the function's arguments.
     """
 
     key: str
@@ -41,16 +43,19 @@ class Card:
     doc: str
     sureness: str
 
-    def with_numbers(self, arguments: dict[str, Any]) -> str:
-        """The equation with every argument name replaced by its value."""
+    parameters: tuple[str, ...]
 
-        return "".join(_show(arguments[part]) if part in arguments else part for part in _parts(self.equation))
+    def with_numbers(self, value: Callable[[str], float]) -> str:
+        """The equation with every argument's name replaced by its value."""
+        text, names = _template(self.equation, self.parameters)
+        return text % tuple([_show(value(name)) for name in names])
 
 
 @cache
-def _parts(equation: str) -> list[str]:
-    """An equation cut into names and what is between them."""
-    return re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation)
+def _template(equation: str, parameters: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """An equation with a slot for each name of an argument, and these names in order."""
+    parts = re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation.replace("%", "%%"))
+    return "".join("%s" if part in parameters else part for part in parts), tuple(part for part in parts if part in parameters)
 
 
 CARDS: dict[str, Card] = {}
@@ -71,7 +76,17 @@ def term(*, title: str, equation: str, source: str, exactness: str, changes_it: 
 
     def register(function: F) -> F:
         key = f"{function.__module__.removeprefix('app.domain.')}.{function.__name__}"
-        CARDS[key] = Card(key, title, equation, source, Exactness(exactness), changes_it, (function.__doc__ or "").strip(), exactness)
+        CARDS[key] = Card(
+            key,
+            title,
+            equation,
+            source,
+            Exactness(exactness),
+            changes_it,
+            (function.__doc__ or "").strip(),
+            exactness,
+            tuple(signature(function).parameters),
+        )
         _OF_FUNCTION[function] = CARDS[key]
         return function
 
@@ -83,8 +98,7 @@ def card_of(function: Callable[..., Any]) -> Card:
     return _OF_FUNCTION[function]
 
 
-def _show(value: Any) -> str:
-    number = float(value)
+def _show(number: float) -> str:
     if number.is_integer():
         return f"{int(number):,}"
     return format_number(number)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,6 +120,27 @@ class Numbers:
     trainable_frac: float
 
 
+class _Same:
+    """A model that equals itself only: comparing all its tensors would take longer than what is kept for it saves."""
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: Architecture) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.model is self.model
+
+
+@lru_cache(maxsize=256)
+def _memo_of(_model: _Same, _recipe: Recipe) -> dict[Hashable, Any]:
+    """What has been worked out for this model under this recipe; the least used pair makes room."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
     """What stays the same over all candidates."""
@@ -128,10 +150,13 @@ class TrainingSetup:
     pool: Pool
     rates: Rates
     headroom_frac: float
-    memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    memo: dict[Hashable, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memo", _memo_of(_Same(self.model), self.recipe))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What follows from the setup alone, made the first time it is asked for."""
+        """What follows from model and recipe alone, made the first time it is asked for and kept for the next setups of the two."""
         if key not in self.memo:
             self.memo[key] = make()
         made: T = self.memo[key]

@@ -10,12 +10,13 @@ import pytest
 
 from app.catalog.links import host_memory_bytes_per_s, inter_node_link, intra_node_link, nvme_bytes_per_s
 from app.domain.cluster.cluster import Pool
+from app.domain.cluster.node import Node
 from app.domain.search.evaluate import Evaluation
 from app.domain.setup import Array, Columns
 from app.domain.speed.compute import pipeline_wait_s
 from app.domain.speed.products import operand_share
 from app.domain.speed.step import evaluate_speed
-from app.domain.traffic.collectives import bus_bytes_per_s, collective_s, latency_s
+from app.domain.traffic.collectives import Group
 from app.domain.traffic.ideal import ideal_traffic_bytes
 from app.domain.traffic.volumes import Traffic, evaluate_traffic, gathered_again
 from tests.planning import evaluate_request, one_row
@@ -173,24 +174,27 @@ def test_small_and_narrow_products_are_bound_by_memory() -> None:
     assert operand_share(2048, 2 / 4096, 150) < operand_share(4096, 2 / 4096, 150) < operand_share(4096, 2 / 8192, 150)
 
 
+def _group(ranks: int, node: Node) -> Group:
+    return Group(np.array(ranks), np.array(1), node)
+
+
 def test_only_an_all_reduce_of_enough_ranks_runs_in_the_switch() -> None:
     """On H200 and B200 in-switch reduction lifts all-reduce above the ring; gathers and small groups stay on the ring."""
     node = evaluated("ddp", "ddp").setup.pool.node
-    ring, switch = (float(bus_bytes_per_s(np.array(8), np.array(1), node, kind)) for kind in ("ring", "all_reduce"))
+    ring, switch = (float(_group(8, node).bus_bytes_per_s(kind)) for kind in ("ring", "all_reduce"))
     assert (ring, switch) == (pytest.approx(450e9 * 0.81, rel=0.02), pytest.approx(480e9, rel=0.01))
-    assert float(bus_bytes_per_s(np.array(4), np.array(1), node, "all_reduce")) == ring
-    assert float(latency_s(np.array(1), np.array(1), node)) == 0
+    assert float(_group(4, node).bus_bytes_per_s("all_reduce")) == ring
+    assert float(_group(1, node).latency_s()) == 0
 
 
 def test_start_up_costs_follow_the_measured_sweeps() -> None:
     """Eight GPUs start an all-reduce in 42 to 62 µs, four nodes of eight in about 420; small messages lose most of the bandwidth."""
     node = evaluated("ddp", "ddp", nodes=4).setup.pool.node
-    near, far = (float(latency_s(np.array(n), np.array(1), node, "all_reduce")) for n in (8, 32))
+    near, far = (float(_group(n, node).latency_s("all_reduce")) for n in (8, 32))
     assert 40e-6 < near < 65e-6
     assert far == pytest.approx(422e-6, rel=0.05)
-    group = (np.array(32), np.array(1))
     small = 2 * 31 / 32 * 16 * 2**20
-    assert small / float(collective_s(small, np.array(1), group, node, "all_reduce")) == pytest.approx(64.4e9, rel=0.1)
+    assert small / float(_group(32, node).collective_s(small, np.array(1), "all_reduce")) == pytest.approx(64.4e9, rel=0.1)
 
 
 def test_links_come_from_the_rates_that_were_measured() -> None:

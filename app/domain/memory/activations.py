@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.memory.block_backward import ABSENT, norm_work, operations
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS, REDUCTION
 from app.domain.memory.saved import Compute, first_block_unsaved, saved_per_token
@@ -195,7 +195,7 @@ def _token_share(stack: Stack, seq_len: int) -> float:
     return 1.0 if stack.tokens is None else stack.tokens / seq_len
 
 
-def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def add_activations(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the activation lines. Under offload the kept tensors are on the host but for two blocks in transit."""
     c, per = columns, block_bytes(setup, columns)
     whole, *whole_at_work = _whole(setup, c)
@@ -243,7 +243,7 @@ def _exchanged_per_token(setup: TrainingSetup) -> float:
     return 3.0 * q + attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)
 
 
-def _add_held_inputs(ledger: Ledger, columns: Columns, share: Share, kept: Array) -> None:
+def _add_held_inputs(ledger: Tally, columns: Columns, share: Share, kept: Array) -> None:
     """The inputs of frozen FSDP units that backward has passed: each stays, with its gradient, until backward ends."""
     c = columns
     layers = np.maximum(1, share.layers)
@@ -284,7 +284,7 @@ def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, who
     return best or (np.zeros(()), np.zeros(()), np.zeros(()))
 
 
-def _add_outside(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def _add_outside(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Embedding output, final norm and head input; where no logits are held, the final norm's backward follows the loss."""
     c, model = columns, setup.model
     plain, cast, wide = outside_per_token(setup)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.memory.moments import ALWAYS, BACKWARD_ON, REDUCTION, STEP
 from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
@@ -103,7 +103,7 @@ def ema_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
     return params * bytes_each / ranks
 
 
-def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+def add_states(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Add every state line; offloaded ones are zero on the GPU."""
     c, on_gpu = columns, columns.offload_parameters == 0
     states_on_gpu = columns.offload_optimizer == 0
@@ -146,7 +146,7 @@ def second_gradient_bytes(params: Array, bytes_each: Array) -> Array:
     return params * bytes_each
 
 
-def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     c = columns
     # Offload: ZeRO-2/3 and FSDP2 send each gradient shard to the host as it is made; ZeRO-1 keeps whole gradients on the GPU.
     leaves = (c.offload_optimizer > 0) & (c.reduces_each > 0)

@@ -92,7 +92,8 @@ def rungs_of(table: Table, chosen: int) -> list[tuple[str, int]]:
     rungs = []
     for offloaded in (False, True):
         members = np.flatnonzero(plain & (table.offloaded == offloaded))
-        for number in sorted(set(table.row[members].tolist()), key=lambda r: STRATEGIES[r].complexity):
+        present = np.flatnonzero(np.bincount(table.row[members], minlength=len(STRATEGIES))).tolist()
+        for number in sorted(present, key=lambda r: STRATEGIES[r].complexity):
             label = STRATEGIES[number].label + (" with offload" if offloaded else "")
             rungs.append((label, _best_of(table, members[table.row[members] == number], chosen)))
     return rungs + [(label, _best_of(table, np.flatnonzero(wider), chosen)) for label, wider in axes]

@@ -128,6 +128,21 @@ def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     Args:
         beside: the compute that copies can run beside.
     """
+    c, total, exposed = columns, np.zeros(len(columns)), np.zeros(len(columns))
+    if c.offload_optimizer.any() or c.offload_parameters.any():
+        total, (coming, leaving) = _add_states(ledger, setup, c, share)
+        exposed = sum((beside.exposed_s(coming / 2, window) for window in ("forward", "backward")), beside.exposed_s(leaving, "backward"))
+    if c.act_offload.any():
+        kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
+        moved = ledger.add(activation_copy_s, "offload", "step", {}, tokens=share.tokens * c.grad_accum, bytes_per_token=kept / c.tp,
+                           bytes_per_s=setup.pool.node.gpu.pcie_bytes_per_s)  # fmt: skip
+        exposed = exposed + sum(beside.exposed_s(moved / 2, window) for window in ("forward", "backward"))
+    # The two directions of the link do not share: what leaves in backward runs beside what comes.
+    return exposed + total
+
+
+def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> tuple[Array, tuple[Array, Array]]:
+    """Add offloaded states: what nothing hides, and the copies that compute can, to the device and from it; seconds per step."""
     c, node = columns, setup.pool.node
     link, per_node = node.gpu.pcie_bytes_per_s, np.minimum(c.world_size, node.gpus_per_node) * 1.0
     shard = share.trainable / c.state_ranks * (c.offload_optimizer > 0)
@@ -142,18 +157,14 @@ def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     width = np.where(c.fsdp2 > 0, np.where(share.frozen > share.trainable, c.frozen_bytes, c.param_bytes), c.compute_bytes)
     coming = ledger.add(pcie_s, "offload", "step", {}, params=held, bytes_each=2.0 * width * c.grad_accum, bytes_per_s=link)
     drives = _add_drives(ledger, setup, c, (shard, held), per_node)
-    kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
-    moved = ledger.add(activation_copy_s, "offload", "step", {}, tokens=share.tokens * c.grad_accum, bytes_per_token=kept / c.tp,
-                       bytes_per_s=link)  # fmt: skip
-    # The two directions of the link do not share: what leaves in backward runs beside what comes.
-    passes = ((coming / 2, "forward"), (coming / 2, "backward"), (moved / 2, "forward"), (moved / 2, "backward"), (leaving, "backward"))
-    exposed = sum((beside.exposed_s(seconds, window) for seconds, window in passes), np.zeros(len(c)))
-    return exposed + update + back + drives
+    return update + back + drives, (coming, leaving)
 
 
 def _add_drives(ledger: Ledger, setup: TrainingSetup, columns: Columns, held: tuple[Array, Array], per_node: Array) -> Array:
     """Add what goes over NVMe: states once a step, parameters in each pass of each micro-step."""
     c, node = columns, setup.pool.node
+    if not ((c.offload_optimizer == 2) | (c.offload_parameters == 2)).any():
+        return np.zeros(len(c))
     states, parameters = held
     pace = {
         "ranks_per_node": per_node,

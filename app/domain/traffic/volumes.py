@@ -11,7 +11,7 @@ from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
-from app.domain.traffic.collectives import collective_s, members_here, ring_bytes, spans_nodes
+from app.domain.traffic.collectives import Group, ring_bytes
 from app.domain.traffic.quantised import INT4_BYTES, INT8_BYTES, far_exchange_bytes, near_exchange_bytes
 
 
@@ -165,8 +165,13 @@ class _Book:
 
     def __init__(self, setup: TrainingSetup, columns: Columns) -> None:
         self.node, self.ledger, self.flows = setup.pool.node, Ledger(len(columns)), list[Flow]()
+        self.ones = np.ones(len(columns))
 
-    def add(self, function: object, hidden_by: str, group: tuple[Array, Array], calls: Array, **arguments: Any) -> None:
+    def group(self, ranks: Array, stride: Array) -> Group:
+        """A group on this pool's machines."""
+        return Group(ranks, stride, self.node)
+
+    def add(self, function: object, hidden_by: str, group: Group, calls: Array, **arguments: Any) -> None:
         """Add one flow, unless no candidate has it.
 
         ``lead`` is its share that nothing hides and ``kind`` the collective's, a ring unless said.
@@ -174,17 +179,15 @@ class _Book:
         if not (np.any(arguments["elements"]) and np.any(arguments["times"])):
             return
         lead, kind = arguments.pop("lead", 0.0), arguments.pop("kind", "ring")
-        ranks, stride = group
-        sent = self.ledger.add(function, "traffic", "step", {}, ranks=ranks, **arguments)  # type: ignore[arg-type]
-        seconds = np.where(sent > 0, collective_s(sent, calls, group, self.node, kind), 0.0)
+        sent = self.ledger.add(function, "traffic", "step", {}, ranks=group.ranks, **arguments)  # type: ignore[arg-type]
         self.flows.append(
             Flow(
                 line=len(self.ledger.lines) - 1,
-                ranks=ranks,
-                spans=spans_nodes(ranks, stride, self.node),
-                seconds=seconds,
+                ranks=group.ranks,
+                spans=group.spans_nodes,
+                seconds=np.where(sent > 0, group.collective_s(sent, calls, kind), 0.0),
                 hidden_by=hidden_by,
-                lead_frac=np.clip(lead, 0.0, 1.0),
+                lead_frac=np.minimum(1.0, np.maximum(0.0, lead)),
             )
         )
 
@@ -220,17 +223,19 @@ def gathered_again(numbers: Numbers, columns: Columns, share: Share, *, tied: bo
 def _add_gathers(book: _Book, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Parameters gathered for compute: the first time over all ranks, again over the hpZ group where there is one."""
     c, whole = columns, share.inside + share.outside
+    if not c.gathers.any():
+        return
     width = np.where(c.qwz > 0, INT8_BYTES, np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes))
     micro, apart = c.grad_accum * (c.gathers > 0), c.hpz > 1
-    first = np.where(apart, 1, micro) * (c.gathers > 0)
+    first, everyone = np.where(apart, 1, micro) * (c.gathers > 0), book.group(c.param_ranks, c.tp)
     again = gathered_again(numbers, c, share, tied=setup.model.tied_embeddings)
-    near = (np.where(apart, c.hpz, c.param_ranks), c.tp)
     # FSDP2 gathers a block at a time, ZeRO-3 what its prefetch bucket holds; a block's matrices one by one at most.
     units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(share.layers, whole / np.maximum(1, c.prefetch)))
-    lead = (share.outside / 2 + share.block) / np.maximum(1, whole)
-    book.add(gather_sent_bytes, "forward", (c.param_ranks, c.tp), units * first, lead=lead, elements=whole, bytes_each=width, times=first)
-    later = (micro - first) * apart
-    book.add(gather_sent_bytes, "forward", near, units * later, lead=lead, elements=whole, bytes_each=width, times=later)
+    lead, near = (share.outside / 2 + share.block) / np.maximum(1, whole), everyone
+    book.add(gather_sent_bytes, "forward", everyone, units * first, lead=lead, elements=whole, bytes_each=width, times=first)
+    if apart.any():
+        near, later = book.group(np.where(apart, c.hpz, c.param_ranks), c.tp), (micro - first) * apart
+        book.add(gather_sent_bytes, "forward", near, units * later, lead=lead, elements=whole, bytes_each=width, times=later)
     book.add(gather_sent_bytes, "backward", near, units * micro, elements=again, bytes_each=width, times=micro)
 
 
@@ -243,29 +248,41 @@ def _wire_bytes(columns: Columns) -> Array:
 def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
     """Gradients scattered in every micro-step, under qgZ by exchanges in the node and then across nodes; and hybrid sharding's average."""
     c, trained, times = columns, share.trainable, columns.grad_accum
-    scattered = trained * ((c.all_reduce == 0) & (c.grad_ranks > 1))
-    local = members_here(c.grad_ranks, c.tp, book.node)
-    two_hops = (c.qgz > 0) & (c.grad_ranks > local)
+    scatters = (c.all_reduce == 0) & (c.grad_ranks > 1)
+    replicates = (c.replicas > 1) & (c.fsdp2 > 0)
+    if not (scatters.any() or replicates.any()):
+        return
+    group = book.group(c.grad_ranks, c.tp)
+    two_hops = (c.qgz > 0) & (c.grad_ranks > group.local)
     units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(1, trained / np.maximum(1, c.bucket)))
     lead = np.where(c.fsdp2 > 0, (share.outside / 2 + share.block) / np.maximum(1, share.inside + share.outside), 1 / units)
-    book.add(
-        reduce_scatter_sent_bytes, "backward", (c.grad_ranks, c.tp), units * times, lead=lead,
-        elements=scattered * ~two_hops, times=times, bytes_each=_wire_bytes(c),
-    )  # fmt: skip
-    quantised = {"elements": scattered * two_hops, "bytes_each": INT4_BYTES, "times": times, "lead": lead, "kind": "exchange"}
-    nodes, across = np.maximum(1, c.grad_ranks / local), book.node.gpus_per_node * np.ones(len(c))
-    book.add(near_exchange_bytes, "backward", (local, c.tp), units * times, **quantised)
-    book.add(far_exchange_bytes, "backward", (nodes, across), units * times, local=local, **quantised)
-    replicated = trained / c.group * ((c.replicas > 1) & (c.fsdp2 > 0))
-    replicas = (np.maximum(1, c.replicas), c.group * c.tp)
-    book.add(replica_sent_bytes, "backward", replicas, units * times, lead=lead, kind="all_reduce", elements=replicated, times=times,
-             bytes_each=c.reduce_bytes)  # fmt: skip
+    book.add(reduce_scatter_sent_bytes, "backward", group, units * times, lead=lead, elements=trained * (scatters & ~two_hops), times=times,
+             bytes_each=_wire_bytes(c))  # fmt: skip
+    if two_hops.any():
+        quantised = {
+            "elements": trained * (scatters & two_hops),
+            "bytes_each": INT4_BYTES,
+            "times": times,
+            "lead": lead,
+            "kind": "exchange",
+        }
+        near = book.group(group.local, c.tp)
+        far = book.group(np.maximum(1, c.grad_ranks / group.local), book.node.gpus_per_node * book.ones)
+        book.add(near_exchange_bytes, "backward", near, units * times, **quantised)
+        book.add(far_exchange_bytes, "backward", far, units * times, local=group.local, **quantised)
+    if replicates.any():
+        replicas = book.group(np.maximum(1, c.replicas), c.group * c.tp)
+        book.add(replica_sent_bytes, "backward", replicas, units * times, lead=lead, kind="all_reduce", times=times,
+                 elements=trained / c.group * replicates, bytes_each=c.reduce_bytes)  # fmt: skip
 
 
 def _add_all_reduces(book: _Book, columns: Columns, share: Share) -> None:
     """Whole gradients combined, in every micro-step or once a step, and the parameters handed round after the step."""
-    c, group, ones = columns, (columns.zero_ranks, columns.tp), np.ones(len(columns))
-    reduced = share.trainable * ((c.all_reduce > 0) & (c.zero_ranks > 1))
+    c, ones = columns, book.ones
+    reduces = (c.all_reduce > 0) & (c.zero_ranks > 1)
+    if not reduces.any():
+        return
+    reduced, group = share.trainable * reduces, book.group(c.zero_ranks, c.tp)
     stage0 = (c.deepspeed > 0) & (c.gathers_after == 0)
     bucket = np.where(c.deepspeed > 0, np.where(stage0, _STAGE0_BUCKET, c.bucket), _DDP_BUCKET)
     buckets = np.ceil(np.maximum(1, share.trainable / np.maximum(1, bucket)))
@@ -285,14 +302,16 @@ def _add_all_reduces(book: _Book, columns: Columns, share: Share) -> None:
 def _add_tensor_and_pipeline(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Activations summed over tensor ranks, and handed from stage to stage."""
     c, residual = columns, share.tokens * setup.model.hidden_size
-    times = np.where(c.checkpointing == 2, 6.0, 4.0) * c.grad_accum * setup.model.num_layers / c.pp
-    # A sequence-parallel plan gathers and scatters instead of summing: the same bytes, in twice as many calls, not in the switch.
-    for summed, kind, calls in ((c.fsdp2 == 0, "all_reduce", 1), (c.fsdp2 > 0, "ring", 2)):
-        used = (c.tp > 1) & summed
-        book.add(tensor_sent_bytes, "nothing", (c.tp, np.ones(len(c))), calls * times * used, kind=kind, elements=residual * used,
-                 bytes_each=c.compute_bytes, times=times)  # fmt: skip
-    book.add(pipeline_sent_bytes, "nothing", (c.pp, c.world_size / c.pp), 2 * c.grad_accum * (c.pp > 1), kind="exchange",
-             elements=residual / c.tp * (c.pp > 1), bytes_each=c.compute_bytes, times=2.0 * c.grad_accum)  # fmt: skip
+    if (c.tp > 1).any():
+        times, group = np.where(c.checkpointing == 2, 6.0, 4.0) * c.grad_accum * setup.model.num_layers / c.pp, book.group(c.tp, book.ones)
+        # A sequence-parallel plan gathers and scatters instead of summing: the same bytes, in twice as many calls, not in the switch.
+        for summed, kind, calls in ((c.fsdp2 == 0, "all_reduce", 1), (c.fsdp2 > 0, "ring", 2)):
+            used = (c.tp > 1) & summed
+            book.add(tensor_sent_bytes, "nothing", group, calls * times * used, kind=kind, elements=residual * used,
+                     bytes_each=c.compute_bytes, times=times)  # fmt: skip
+    if (c.pp > 1).any():
+        book.add(pipeline_sent_bytes, "nothing", book.group(c.pp, c.world_size / c.pp), 2 * c.grad_accum * (c.pp > 1), kind="exchange",
+                 elements=residual / c.tp * (c.pp > 1), bytes_each=c.compute_bytes, times=2.0 * c.grad_accum)  # fmt: skip
 
 
 def _add_sequence_and_expert(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
@@ -300,8 +319,8 @@ def _add_sequence_and_expert(book: _Book, setup: TrainingSetup, columns: Columns
     c, model = columns, setup.model
     layers, again = model.num_layers / c.pp, (c.checkpointing == 2) * 1.0
     attention, moe = model.main_block.attention, model.main_block.moe
-    if attention:
-        heads, used, group = attention.head_dim * share.tokens, c.sp > 1, (c.sp, c.tp)
+    if attention and (c.sp > 1).any():
+        heads, used, group = attention.head_dim * share.tokens, c.sp > 1, book.group(c.sp, c.tp)
         times = (2.0 + again) * layers * c.grad_accum
         width = 2.0 * (attention.num_heads + attention.num_kv_heads)
         book.add(sequence_sent_bytes, "nothing", group, 4 * times, kind="exchange", elements=heads * width * used * (c.fsdp2 == 0),
@@ -309,8 +328,8 @@ def _add_sequence_and_expert(book: _Book, setup: TrainingSetup, columns: Columns
         round_trips = (3.0 + again) * layers * c.grad_accum
         book.add(context_sent_bytes, "nothing", group, round_trips, elements=heads * 2.0 * attention.num_kv_heads * used * (c.fsdp2 > 0),
                  bytes_each=c.compute_bytes, times=round_trips)  # fmt: skip
-    if moe:
+    if moe and (c.ep > 1).any():
         times = (4.0 + 2.0 * again) * layers * c.grad_accum
         routed = share.tokens * model.hidden_size * moe.experts_per_token * (c.ep > 1)
-        book.add(expert_sent_bytes, "nothing", (c.ep, c.tp), times * (c.ep > 1), kind="exchange", elements=routed,
+        book.add(expert_sent_bytes, "nothing", book.group(c.ep, c.tp), times * (c.ep > 1), kind="exchange", elements=routed,
                  bytes_each=c.compute_bytes, times=times)  # fmt: skip
