@@ -7,11 +7,12 @@ candidates while the page renders the card of the winner with its numbers put in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from inspect import signature
 from typing import Any, TypeVar
+
+import numpy as np
 
 from app.domain.sources import source as find_source
 from app.domain.units import Exactness, format_number
@@ -31,7 +32,7 @@ class Card:
         exactness: exact, derived or fitted.
         changes_it: which settings move the figure.
         sureness: the word of ``exactness``.
-        parameters: names of the function's arguments.
+        template, named: the equation with a slot for each argument that it names, and these names in order.
     """
 
     key: str
@@ -43,19 +44,25 @@ class Card:
     doc: str
     sureness: str
 
-    parameters: tuple[str, ...]
+    template: str
+    named: tuple[str, ...]
 
-    def with_numbers(self, value: Callable[[str], float]) -> str:
-        """The equation with every argument's name replaced by its value."""
-        text, names = _template(self.equation, self.parameters)
-        return text % tuple([_show(value(name)) for name in names])
+    def with_numbers(self, arguments: Mapping[str, Any], index: int) -> str:
+        """The equation with the names of arguments replaced by one candidate's values."""
+        return self.template % tuple([_show(entry(arguments[name], index)) for name in self.named])
 
 
-@cache
-def _template(equation: str, parameters: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+def entry(value: Any, index: int) -> float:
+    """One candidate's number out of a column or a scalar."""
+    if isinstance(value, np.ndarray):
+        return float(value.item(index if value.ndim else 0))
+    return float(value)
+
+
+def _template(equation: str, function: Callable[..., Any]) -> tuple[str, tuple[str, ...]]:
     """An equation with a slot for each name of an argument, and these names in order."""
-    parts = re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation.replace("%", "%%"))
-    return "".join("%s" if part in parameters else part for part in parts), tuple(part for part in parts if part in parameters)
+    parts, names = re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation.replace("%", "%%")), signature(function).parameters
+    return "".join("%s" if part in names else part for part in parts), tuple(part for part in parts if part in names)
 
 
 CARDS: dict[str, Card] = {}
@@ -85,7 +92,7 @@ def term(*, title: str, equation: str, source: str, exactness: str, changes_it: 
             changes_it,
             (function.__doc__ or "").strip(),
             exactness,
-            tuple(signature(function).parameters),
+            *_template(equation, function),
         )
         _OF_FUNCTION[function] = CARDS[key]
         return function

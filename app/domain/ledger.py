@@ -176,13 +176,6 @@ def chosen(first: Ledger, second: Ledger, takes_second: Array) -> Ledger:
     return out
 
 
-def entry(value: Any, index: int) -> float:
-    """One candidate's number out of a column or a scalar."""
-    if isinstance(value, np.ndarray):
-        return float(value.item(index if value.ndim else 0))
-    return float(value)
-
-
 def formula_of(line: Line, index: int) -> str:
     """The line's equation with one candidate's numbers put in."""
-    return line.card.with_numbers(lambda name: entry(line.arguments[name], index))
+    return line.card.with_numbers(line.arguments, index)

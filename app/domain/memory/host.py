@@ -200,7 +200,7 @@ def _add_parameters(ledger: Tally, setup: TrainingSetup, columns: Columns, share
     trains_base = (share.frozen == 0) * 1.0
     copies = on_host * np.where(c.zero3, 1.0, 1.0 + trains_base)
     width = np.where(share.frozen > 0, c.frozen_bytes, c.param_bytes)
-    extra = rounded_tensors_bytes(setup.model, np.where(on_host, c.param_ranks, 0), width)
+    extra = rounded_tensors_bytes(setup, np.where(on_host, c.param_ranks, 0), width)
     ledger.add(pinned_rounding_node_bytes, "buffers", "always", _TRAINING, bytes_per_rank=extra * copies, ranks_per_node=per_node)
 
 

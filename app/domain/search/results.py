@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from app.domain.ledger import Ledger, Line, entry, formula_of
+from app.domain.cards import entry
+from app.domain.ledger import Ledger, Line, formula_of
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
 from app.domain.memory.sureness import fit_probability
 from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, MomentTerm, PoolMemory, StepTime, TermResult, Verdict
