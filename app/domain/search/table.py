@@ -102,16 +102,6 @@ def _columns(space: Space, setup: TrainingSetup, numbers: Numbers, s: Mapping[st
     )  # fmt: skip
 
 
-USUAL_SIZES = {"bucket": 500_000_000, "sub_group": 1_000_000_000, "prefetch": 50_000_000, "reuse": 1_000_000_000, "persistence": 100_000}
-"""Elements. Source: DeepSpeed 0.19.8 runtime/zero/config.py; transformers' "auto" changes the bucket and the prefetch only."""
-
-
-def with_usual_sizes(columns: Columns) -> Columns:
-    """The candidates as a file that names no sizes would run them."""
-    sizes = {name: np.full_like(columns.bucket, size) for name, size in USUAL_SIZES.items()}
-    return replace(columns, overlap_comm=columns.zero3 * 1, **sizes)
-
-
 @cache
 def _of_strategies() -> dict[str, Array]:
     """What the strategy table says, as arrays to be indexed by a candidate's strategy."""
