@@ -30,6 +30,7 @@ class Settings:
         reduce_dtype: dtype gradients travel in.
         master_weights: a fp32 master copy exists.
         optimizer_state_dtype: dtype of the optimizer's moments.
+        offload_optimizer_ratio: share of an offloaded optimizer that is updated on the host, the rest on the GPU.
     """
 
     framework: str
@@ -75,6 +76,7 @@ class Settings:
     gradient_clipping: float = 1.0
     quantized_weights: bool = False
     quantized_gradients: bool = False
+    offload_optimizer_ratio: float = 1.0
 
     @property
     def dp(self) -> int:

@@ -185,6 +185,7 @@ class Columns:
         qwz, qgz: 1 where ZeRO++ quantises the parameters it gathers, and the gradients it reduces.
         checkpointing: 0 none, 1 selective, 2 full.
         offload_optimizer, offload_parameters: 0 none, 1 cpu, 2 nvme.
+        kept_frac: share of the optimizer that stays on the GPU although it is offloaded (DeepSpeed's ``ratio`` is the rest); float.
         lean: small buckets and no gather-ahead, for when memory is short.
         bucket, prefetch, reuse, sub_group, persistence: DeepSpeed's sizes in elements.
         deepspeed, fsdp2, ddp: one of the three is 1.
@@ -221,6 +222,7 @@ class Columns:
     act_offload: Array
     offload_optimizer: Array
     offload_parameters: Array
+    kept_frac: Array
     lean: Array
     bucket: Array
     prefetch: Array
@@ -257,6 +259,12 @@ class Columns:
         """Whether DeepSpeed's optimizer of stages 1 and 2 runs, on any number of ranks."""
         stages12: Array = (self.deepspeed > 0) & (self.gathers_after > 0)
         return stages12
+
+    @property
+    def away(self) -> Array:
+        """Share of the optimizer's states that is not on the GPU: 0 or 1, or in between where offload keeps some of them there."""
+        away: Array = (self.offload_optimizer > 0) * (1.0 - self.kept_frac)
+        return away
 
     @property
     def copies_units(self) -> Array:

@@ -89,6 +89,7 @@ def _gpu(spec: GpuSpec) -> Gpu:
         name=spec.name, key=spec.key, architecture=spec.architecture.split()[0].lower(), memory_bytes=spec.memory_bytes,
         peak_flops_per_s=spec.peak_flops, achieved_flops_per_s=spec.achieved_flops, hbm_bytes_per_s=spec.hbm_bytes_per_s,
         pcie_bytes_per_s=host_link_bytes_per_s(spec.pcie_gen, coherent=_coherent(spec)), p2p=spec.p2p != "driver-disabled",
+        coherent=_coherent(spec),
     )  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,7 @@ LLAMA: dict[str, Any] = {
     "shape": {"num_layers": 32, "hidden_size": 4096, "num_heads": 32, "num_kv_heads": 8, "ffn_hidden_size": 14336, "vocab_size": 128256}
 }
 TRAINING = {"seq_len": 2048, "micro_batch": 1, "grad_accum": 2, "activation_checkpointing": "full", "activation_offload": False}
+STATES = ("optimizer_states", "gradients")
 PLAIN = {"framework": "deepspeed", "offload_optimizer": "none", "offload_parameters": "none"}
 
 
@@ -93,6 +95,45 @@ def test_entries_are_where_they_are_said_to_be() -> None:
         assert [int(found.columns.bucket[place]) for place in places] == [bucket for bucket, _ in LADDER]
         assert all(found.sized.candidate(int(place)) == candidate for place in places)
         assert all(int(found.columns.micro_batch[place]) == int(found.columns.micro_batch[candidate]) for place in places)
+
+
+OPEN = {"framework": "deepspeed", "strategy": "zero3"}
+LARGE: dict[str, Any] = {"preset": "llama-3.1-70b"}
+
+
+def test_an_offloaded_optimizer_fills_the_room_that_is_left() -> None:
+    """With offload left open, whole sub-groups stay on the GPU: more memory there, less on the host, and a faster step."""
+    training = {"seq_len": 4096, "global_batch": 128}
+    partly = plan_of(LARGE, training, constraints=OPEN).recommended
+    pinned = {"offload_optimizer": "cpu", "offload_parameters": partly.settings.offload_parameters}
+    fixed = {"micro_batch": partly.settings.micro_batch, "activation_checkpointing": partly.settings.activation_checkpointing}
+    whole = plan_of(LARGE, training | fixed | {"activation_offload": False}, constraints=OPEN | pinned).recommended
+    kept = 1 - partly.settings.offload_optimizer_ratio
+    assert 0 < kept < 1
+    assert whole.settings.offload_optimizer_ratio == 1
+    assert partly.time.step_s < whole.time.step_s
+    assert partly.gpu.device_bytes > whole.gpu.device_bytes
+    states = [sum(t.value for t in c.host.terms if t.name == "optimizer states on the host") for c in (partly, whole)]
+    # Master, gradient and moments are 16 of the 18 bytes a parameter; the flat gradients stay on the host.
+    assert states[0] / states[1] == pytest.approx(1 - kept * 16 / 18)
+    shard = 70_553_706_496 / 8
+    sub_groups = math.ceil(shard / partly.settings.sub_group_numel)
+    assert int(kept * sub_groups) / sub_groups == pytest.approx(kept, abs=1 / sub_groups)
+
+
+def test_what_stays_of_an_offloaded_optimizer_is_on_the_gpu() -> None:
+    """Masters, gradients and moments that leave the host are counted on the GPU, parameter by parameter."""
+    question = question_of(LLAMA, TRAINING, constraints={"framework": "deepspeed", "strategy": "zero3"})
+    setup = replace(question.setup, pool=question.pools[0])
+    space = build_space(setup, question.constraints)
+    offloaded = int(np.flatnonzero(evaluate(setup, question.constraints).columns.offload_optimizer == 1)[0])
+    found = evaluate_candidates(setup, question.constraints, space, np.array([offloaded]), again=1)
+    assert len(found.sized.kept_fracs) == 8
+    shard = found.numbers.trainable / 8
+    steps = found.sized.ladder(0).reshape(len(found.sized.kept_fracs), len(LADDER))
+    held = [sum(float(line.value[places[0]]) for line in found.memory.gpu.lines if line.category in STATES) for places in steps]
+    for kept, there in zip(found.sized.kept_fracs, held, strict=True):
+        assert there - held[0] == pytest.approx(16 * shard * kept)
 
 
 def test_the_smallest_of_those_alike_is_taken() -> None:

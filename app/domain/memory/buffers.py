@@ -277,7 +277,7 @@ def _add_dequantised(ledger: Tally, setup: TrainingSetup, columns: Columns) -> N
 
 def _add_step(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     c = columns
-    on_gpu = (c.offload_optimizer == 0) * 1.0
+    on_gpu, some_on_gpu = (c.offload_optimizer == 0) * 1.0, c.away < 1
     shard = share.trainable / c.state_ranks
     low = (c.master_bytes > 0) * 1.0
     # Gradients are averaged and flattened in their own dtype, then cast to fp32; fp32 accumulation needs no cast.
@@ -285,7 +285,7 @@ def _add_step(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Shar
     stage0 = (c.deepspeed > 0) & ~ds12 & ~stage3
     tile = np.minimum(c.sub_group, shard)
     each = np.where(c.grad_bytes < 4, c.grad_bytes * 2 + 4, 4.0)
-    elements = (shard * ds12 + tile * stage3) * on_gpu * low
+    elements = (shard * ds12 * on_gpu + tile * stage3 * some_on_gpu) * low
     ledger.add(
         step_buffer_bytes,
         "buffers",

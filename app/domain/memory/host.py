@@ -168,7 +168,7 @@ def _add_states(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Sh
     staging = np.where(c.zero3, c.grad_bytes, c.compute_bytes * (1.0 + (c.grad_accum > 1)))
     # Without a fp32 master the optimizer keeps a copy in the weights' own dtype, and gradients beside it.
     master = np.where(c.master_bytes > 0, c.master_bytes, c.duplicate_bytes)
-    moments = np.where(c.offload_optimizer == 1, 2 * master + c.state_bytes, 0.0)
+    moments = np.where(c.offload_optimizer == 1, (2 * master + c.state_bytes) * c.away, 0.0)
     each = np.where(c.deepspeed > 0, moments + staging, c.grad_bytes + c.state_bytes)
     ledger.add(
         host_state_bytes,

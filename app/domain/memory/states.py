@@ -106,7 +106,6 @@ def ema_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
 def add_states(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Add every state line; offloaded ones are zero on the GPU."""
     c, on_gpu = columns, columns.offload_parameters == 0
-    states_on_gpu = columns.offload_optimizer == 0
     weights = adapter_bytes if numbers.adapter else parameter_bytes
     category = "adapters" if numbers.adapter else "parameters"
     ledger.add(weights, category, "always", ALWAYS, params=share.trainable * on_gpu, bytes_each=c.param_bytes, ranks=c.param_ranks)
@@ -114,7 +113,7 @@ def add_states(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: C
         ledger.add(
             frozen_bytes, "parameters", "always", ALWAYS, params=share.frozen * on_gpu, bytes_each=c.frozen_bytes, ranks=c.param_ranks
         )
-    trained = share.trainable * states_on_gpu
+    trained = share.trainable * (1 - c.away)
     ledger.add(master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.master_bytes, ranks=c.state_ranks)
     ledger.add(
         duplicate_master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.duplicate_bytes, ranks=c.state_ranks
@@ -159,6 +158,9 @@ def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, column
     width = np.where(stage0, np.minimum(c.grad_bytes, c.compute_bytes), c.grad_bytes)
     ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
                params=kept, bytes_each=width, ranks=ranks)  # fmt: skip
+    # The part of an offloaded optimizer that stays is given fp32 gradients of its own, when the engine is built.
+    ledger.add(gradient_bytes, "gradients", "always", ALWAYS, params=share.trainable * leaves * (1 - c.away), bytes_each=c.master_bytes,
+               ranks=c.state_ranks)  # fmt: skip
     twice = stage1 & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer != 1)
     backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0}
     ledger.add(second_gradient_bytes, "gradients", "backward", backward, params=kept * twice, bytes_each=c.compute_bytes)

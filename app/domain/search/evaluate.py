@@ -16,7 +16,7 @@ from app.domain.memory.peak import Memory, MemoryTotals, evaluate_memory
 from app.domain.memory.sureness import peak_ratios, safe_bytes
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.constraints import Constraints
-from app.domain.search.sizes import Sized, best_sizes, takes_sizes, with_other_sizes
+from app.domain.search.sizes import KEPT_FRACS, Sized, best_sizes, takes_ratio, takes_sizes, with_other_sizes
 from app.domain.search.space import Space, build_space
 from app.domain.search.table import Outline, candidate_columns
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
@@ -157,13 +157,20 @@ def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: S
     columns = candidate_columns(space, setup, numbers, candidates)
     sized = Sized(len(columns))
     if again and takes_sizes(first := columns.take(np.arange(again))).any():
-        columns, sized = columns.with_more(with_other_sizes(first)), Sized(len(columns), again)
+        sized = Sized(len(columns), again, _kept_fracs(setup, constraints, first))
+        columns = columns.with_more(with_other_sizes(first, sized, numbers.trainable))
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
     return Evaluation(
         setup=setup, numbers=numbers, columns=columns, memory=memory, speed=speed, verdicts=judge(setup, constraints, columns, memory),
         tokens_per_s=speed.tokens_per_step / speed.step_s, complexity=complexity_of(columns), sized=sized,
     )  # fmt: skip
+
+
+def _kept_fracs(setup: TrainingSetup, constraints: Constraints, columns: Columns) -> tuple[float, ...]:
+    """Shares of an offloaded optimizer that may stay on the GPU: none where offload is pinned, which is taken as whole."""
+    free = constraints.offload_optimizer is None and setup.recipe.optimizer == "adamw" and takes_ratio(columns).any()
+    return (0.0, *KEPT_FRACS) if free else (0.0,)
 
 
 def with_best_sizes(evaluation: Evaluation, place: int) -> int:

@@ -22,6 +22,13 @@ GATHERED = ((10_000_000, 0), (50_000_000, 0), (50_000_000, 1_000_000_000), (200_
 """Prefetch bucket and reuse distance of stage 3, which leave room below ``stage3_max_live_parameters``. Stages 1 and 2 gather nothing:
 there the first stands for no second bucket."""
 
+KEPT_FRACS = tuple(eighth / 8 for eighth in range(1, 8))
+"""Shares of an offloaded optimizer that may stay on the GPU (``ratio`` is the rest): exact in binary, since DeepSpeed cuts (1 − ratio) · n
+down to whole sub-groups."""
+
+SUB_GROUPS = 16
+"""Sub-groups at least where some of them stay on the GPU, so that every share above is a whole number of them."""
+
 LADDER = tuple(product(BUCKETS, GATHERED))
 
 ALIKE_FRAC = 0.002
@@ -35,29 +42,45 @@ class Sized:
     Attributes:
         shown: candidates, which come first.
         again: how many of these first ones follow again, each with DeepSpeed's own sizes and then with every step of ``LADDER``.
+        kept_fracs: shares of the optimizer that stay on the GPU, for each of which there is a ladder.
     """
 
     shown: int
     again: int = 0
+    kept_fracs: tuple[float, ...] = (0.0,)
+
+    @property
+    def steps(self) -> int:
+        """Entries of one candidate behind all of them."""
+        return 1 + len(LADDER) * len(self.kept_fracs)
 
     def candidate(self, place: int) -> int:
         """The candidate that an entry is of."""
-        return place if place < self.shown else (place - self.shown) // (1 + len(LADDER))
+        return place if place < self.shown else (place - self.shown) // self.steps
 
     def usual(self, place: int) -> int | None:
         """Where the entry's candidate is with the sizes a file has that names none; None where it is not."""
         candidate = self.candidate(place)
-        return self.shown + candidate * (1 + len(LADDER)) if candidate < self.again else None
+        return self.shown + candidate * self.steps if candidate < self.again else None
 
     def ladder(self, place: int) -> Array:
         """Where the entry's candidate is with every step of the ladder."""
         usual = self.usual(place)
-        return np.arange(0) if usual is None else np.arange(usual + 1, usual + 1 + len(LADDER))
+        return np.arange(0) if usual is None else np.arange(usual + 1, usual + self.steps)
 
 
 def takes_sizes(columns: Columns) -> Array:
-    """Whether a candidate has buckets of its own: DeepSpeed over several ranks."""
-    takes: Array = (columns.deepspeed > 0) & (columns.zero_ranks > 1)
+    """Whether a candidate has sizes of its own: DeepSpeed's buckets over several ranks, and what it keeps of an offloaded optimizer."""
+    takes: Array = (columns.deepspeed > 0) & (columns.zero_ranks > 1) | takes_ratio(columns)
+    return takes
+
+
+def takes_ratio(columns: Columns) -> Array:
+    """Whether DeepSpeed can keep a part of the offloaded optimizer on the GPU: stage 3 to the CPU, with fp32 masters.
+
+    Source: DeepSpeed 0.19.8 runtime/zero/config.py (``ratio``), stage3.py ``_create_fp32_partitions``.
+    """
+    takes: Array = columns.zero3 & (columns.offload_optimizer == 1) & (columns.master_bytes == 4)
     return takes
 
 
@@ -67,22 +90,31 @@ def with_usual_sizes(columns: Columns) -> Columns:
     return replace(columns, overlap_comm=columns.zero3 * 1, **sizes)
 
 
-def with_other_sizes(columns: Columns) -> Columns:
-    """Each candidate with DeepSpeed's own sizes and then with every step of the ladder, in the order that ``Sized`` says."""
-    size, steps = len(columns), 1 + len(LADDER)
-    repeated = columns.take(np.repeat(np.arange(size), steps))
-    usual = with_usual_sizes(repeated)
-    ladder = {
-        "bucket": [bucket for bucket, _ in LADDER],
-        "prefetch": [prefetch for _, (prefetch, _) in LADDER],
-        "reuse": [reuse for _, (_, reuse) in LADDER],
-        "overlap_comm": [int(gathered != GATHERED[0]) for _, gathered in LADDER],
+def with_other_sizes(columns: Columns, sized: Sized, trainable: int) -> Columns:
+    """Each candidate with DeepSpeed's own sizes and then with every step of the ladder, in the order that ``sized`` says.
+
+    Args:
+        trainable: trained parameters of the model.
+    """
+    size, ladder = len(columns), [(*step, kept) for kept in sized.kept_fracs for step in LADDER]
+    repeated = columns.take(np.repeat(np.arange(size), sized.steps))
+    usual, first = with_usual_sizes(repeated), np.tile(np.arange(sized.steps) == 0, size)
+
+    def steps(values: list[float]) -> Array:
+        return np.tile(np.array([0, *values]), size)
+
+    kept = steps([kept for _, _, kept in ladder]) * takes_ratio(repeated)
+    shard = trainable / (repeated.tp * repeated.pp * repeated.state_ranks)
+    tile = np.minimum(repeated.sub_group, np.ceil(shard / SUB_GROUPS)).astype(np.int64)
+    chosen = {
+        "bucket": steps([bucket for bucket, _, _ in ladder]),
+        "prefetch": steps([prefetch for _, (prefetch, _), _ in ladder]),
+        "reuse": steps([reuse for _, (_, reuse), _ in ladder]),
+        "overlap_comm": np.where(repeated.zero3, 1, steps([int(gathered != GATHERED[0]) for _, gathered, _ in ladder])),
+        "sub_group": np.where(kept > 0, tile, repeated.sub_group),
+        "persistence": repeated.persistence,
     }
-    first = np.tile(np.arange(steps) == 0, size)
-    chosen = {name: np.tile([0, *values], size) for name, values in ladder.items()}
-    chosen["overlap_comm"] = np.where(repeated.zero3, 1, chosen["overlap_comm"])
-    own = {name: getattr(repeated, name) for name in ("sub_group", "persistence")}
-    return replace(repeated, **{name: np.where(first, getattr(usual, name), values) for name, values in (chosen | own).items()})
+    return replace(repeated, kept_frac=kept, **{name: np.where(first, getattr(usual, name), sizes) for name, sizes in chosen.items()})
 
 
 def best_sizes(places: Array, step_s: Array, needed: Array, class_of: Array) -> int:

@@ -95,7 +95,7 @@ def _columns(space: Space, setup: TrainingSetup, numbers: Numbers, s: Mapping[st
     carried = {n: s[n] for n in ("hpz", "qwz", "qgz", "checkpointing", "act_offload", "offload_optimizer", "offload_parameters")}
     return Columns(
         row=row, world_size=ones * world, tp=tp, pp=pp, sp=sp, ep=ep, dp=dp, micro_batch=batch[0], grad_accum=batch[1],
-        **carried,
+        **carried, kept_frac=ones * 0.0,
         **_strategy_columns(row, s["group"], ranks),
         **_size_columns(setup, numbers, s["lean"], _per_row("flat_stages", row)),
         **_dtypes(setup, numbers, row),

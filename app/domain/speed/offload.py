@@ -94,7 +94,7 @@ def activation_copy_s(tokens: Array, bytes_per_token: Array, bytes_per_s: float)
 def add_optimizer(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the update on the GPU, for what is not offloaded."""
     c, gpu = columns, setup.pool.node.gpu
-    shard = share.trainable / c.state_ranks * (c.offload_optimizer == 0)
+    shard = share.trainable / c.state_ranks * (1 - c.away)
     touched = 2 * (c.master_bytes + c.state_bytes) + 2 * c.param_bytes + 2 * c.grad_bytes
     ledger.add(
         gpu_update_s, "optimizer", "step", {}, params=shard, bytes_each=touched, bytes_per_s=gpu.hbm_bytes_per_s * setup.rates.memory_frac
@@ -145,18 +145,19 @@ def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     """Add offloaded states: what nothing hides, and the copies that compute can, to the device and from it; seconds per step."""
     c, node = columns, setup.pool.node
     link, per_node = node.gpu.pcie_bytes_per_s, np.minimum(c.world_size, node.gpus_per_node) * 1.0
-    shard = share.trainable / c.state_ranks * (c.offload_optimizer > 0)
+    whole = share.trainable / c.state_ranks * (c.offload_optimizer > 0)
+    shard = whole * c.away
     update = ledger.add(cpu_update_s, "offload", "step", {}, params=shard, bytes_each=_CPU_ADAM_BYTES, ranks_per_node=per_node,
                         bytes_per_s=node.host_memory_bytes_per_s)  # fmt: skip
     # DeepSpeed adds micro-steps up on the host in 16 bits, out and back again (stage 3 even a single one), then sends the sum in fp32.
     summed = np.where(c.zero3 | (c.grad_accum > 1), c.compute_bytes * (2 * c.grad_accum - 1), 0.0)
-    down = np.where(c.fsdp2 > 0, c.param_bytes * c.grad_accum, 4.0 + summed)
-    leaving = ledger.add(pcie_s, "offload", "step", {}, params=shard, bytes_each=down, bytes_per_s=link)
+    down = np.where(c.fsdp2 > 0, c.param_bytes * c.grad_accum, 4.0 * c.away + summed)
+    leaving = ledger.add(pcie_s, "offload", "step", {}, params=whole, bytes_each=down, bytes_per_s=link)
     back = ledger.add(pcie_s, "offload", "step", {}, params=shard * (c.fsdp2 == 0), bytes_each=c.compute_bytes, bytes_per_s=link)
     held = (share.inside + share.outside) / c.param_ranks * (c.offload_parameters > 0)
     width = np.where(c.fsdp2 > 0, np.where(share.frozen > share.trainable, c.frozen_bytes, c.param_bytes), c.compute_bytes)
     coming = ledger.add(pcie_s, "offload", "step", {}, params=held, bytes_each=2.0 * width * c.grad_accum, bytes_per_s=link)
-    drives = _add_drives(ledger, setup, c, (shard, held), per_node)
+    drives = _add_drives(ledger, setup, c, (whole, held), per_node)
     return update + back + drives, (coming, leaving)
 
 
