@@ -273,10 +273,6 @@ class Columns:
         copies: Array = (self.fsdp2 > 0) & ((self.param_ranks > 1) | (self.offload_parameters > 0) | cast)
         return copies
 
-    def with_more(self, others: Columns) -> Columns:
-        """These candidates and then others."""
-        return Columns(**{f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name))) for f in fields(self)})
-
     def take(self, rows: Array) -> Columns:
         """The candidates at these indices (or where this mask is true)."""
         return Columns(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})

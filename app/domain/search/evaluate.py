@@ -158,7 +158,7 @@ def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: S
     sized = Sized(len(columns))
     if again and takes_sizes(first := columns.take(np.arange(again))).any():
         sized = Sized(len(columns), again, _kept_fracs(setup, constraints, first))
-        columns = columns.with_more(with_other_sizes(first, sized, numbers.trainable))
+        columns = with_other_sizes(columns, sized, numbers.trainable)
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
     return Evaluation(

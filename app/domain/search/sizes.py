@@ -84,37 +84,34 @@ def takes_ratio(columns: Columns) -> Array:
     return takes
 
 
-def with_usual_sizes(columns: Columns) -> Columns:
-    """The candidates as a file that names no sizes would run them."""
-    sizes = {name: np.full_like(columns.bucket, size) for name, size in USUAL_SIZES.items()}
-    return replace(columns, overlap_comm=columns.zero3 * 1, **sizes)
-
-
 def with_other_sizes(columns: Columns, sized: Sized, trainable: int) -> Columns:
-    """Each candidate with DeepSpeed's own sizes and then with every step of the ladder, in the order that ``sized`` says.
+    """The candidates, and behind them the first ones with DeepSpeed's own sizes and with every step of the ladder, as ``sized`` says.
 
     Args:
         trainable: trained parameters of the model.
     """
-    size, ladder = len(columns), [(*step, kept) for kept in sized.kept_fracs for step in LADDER]
-    repeated = columns.take(np.repeat(np.arange(size), sized.steps))
-    usual, first = with_usual_sizes(repeated), np.tile(np.arange(sized.steps) == 0, size)
+    ladder = [(*step, kept) for kept in sized.kept_fracs for step in LADDER]
+    size = len(columns)
+    rows = columns.take(np.concatenate((np.arange(size), np.repeat(np.arange(sized.again), sized.steps))))
+    own, usual = np.arange(len(rows)) < size, np.zeros(len(rows), dtype=bool)
+    usual[size :: sized.steps] = True
 
     def steps(values: list[float]) -> Array:
-        return np.tile(np.array([0, *values]), size)
+        return np.concatenate((np.zeros(size, dtype=np.int64), np.tile(np.array([0, *values]), sized.again)))
 
-    kept = steps([kept for _, _, kept in ladder]) * takes_ratio(repeated)
-    shard = trainable / (repeated.tp * repeated.pp * repeated.state_ranks)
-    tile = np.minimum(repeated.sub_group, np.ceil(shard / SUB_GROUPS)).astype(np.int64)
+    kept = steps([kept for _, _, kept in ladder]) * takes_ratio(rows)
+    shard = trainable / (rows.tp * rows.pp * rows.state_ranks)
+    tile = np.minimum(rows.sub_group, np.ceil(shard / SUB_GROUPS)).astype(np.int64)
     chosen = {
         "bucket": steps([bucket for bucket, _, _ in ladder]),
         "prefetch": steps([prefetch for _, (prefetch, _), _ in ladder]),
         "reuse": steps([reuse for _, (_, reuse), _ in ladder]),
-        "overlap_comm": np.where(repeated.zero3, 1, steps([int(gathered != GATHERED[0]) for _, gathered, _ in ladder])),
-        "sub_group": np.where(kept > 0, tile, repeated.sub_group),
-        "persistence": repeated.persistence,
+        "sub_group": np.where(kept > 0, tile, rows.sub_group),
+        "persistence": rows.persistence,
     }
-    return replace(repeated, kept_frac=kept, **{name: np.where(first, getattr(usual, name), sizes) for name, sizes in chosen.items()})
+    sizes = {name: np.where(own, getattr(rows, name), np.where(usual, USUAL_SIZES[name], values)) for name, values in chosen.items()}
+    overlap = np.where(rows.zero3, 1, steps([int(gathered != GATHERED[0]) for _, gathered, _ in ladder]))
+    return replace(rows, kept_frac=kept, overlap_comm=np.where(own, rows.overlap_comm, overlap), **sizes)
 
 
 def best_sizes(places: Array, step_s: Array, needed: Array, class_of: Array) -> int:
