@@ -46,6 +46,9 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ddp": {
         "one node": {"nodes": 1, "world_size": 4, "dp_shard": 4},
+        "sharded optimizer": {"strategy": "zero1"},
+        "sharded lion, compiled": {"strategy": "zero1", "optimizer": "lion", "compile": True},
+        "sharded sgd": {"strategy": "zero1", "optimizer": "sgd_momentum"},
         "one GPU": {"world_size": 1, "dp_shard": 1, "nodes": 1},
     },
 }

@@ -124,7 +124,7 @@ def add_states(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: C
         "optimizer_states",
         "always",
         _after_init(ALWAYS),
-        params=trained * resident,
+        params=trained * resident * uneven_factor(c, share),
         bytes_each=c.state_bytes,
         ranks=c.state_ranks,
     )
@@ -143,6 +143,18 @@ def add_states(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: C
 def second_gradient_bytes(params: Array, bytes_each: Array) -> Array:
     """ZeRO-1 with fp32 accumulation keeps whole fp32 gradients; beside them are the module's own, and a copy to send. Bytes per GPU."""
     return params * bytes_each
+
+
+def uneven_factor(columns: Columns, share: Share) -> Array:
+    """How much more than its even share the fullest rank steps: ZeroRedundancyOptimizer deals out whole tensors, largest first.
+
+    Equation: max(1, largest tensor · N / Ψ)
+
+    Source: torch.distributed.optim.ZeroRedundancyOptimizer, ``_partition_parameters`` (sorted greedy).
+    """
+    whole = (columns.ddp > 0) & (columns.state_ranks > 1)
+    factor: Array = np.where(whole, np.maximum(1.0, share.largest_trained * columns.state_ranks / np.maximum(1, share.trainable)), 1.0)
+    return factor
 
 
 def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:

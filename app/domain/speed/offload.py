@@ -10,6 +10,7 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.activations import block_bytes
+from app.domain.memory.states import uneven_factor
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
 
@@ -94,7 +95,7 @@ def activation_copy_s(tokens: Array, bytes_per_token: Array, bytes_per_s: float)
 def add_optimizer(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the update on the GPU, for what is not offloaded."""
     c, gpu = columns, setup.pool.node.gpu
-    shard = share.trainable / c.state_ranks * (1 - c.away)
+    shard = share.trainable / c.state_ranks * (1 - c.away) * uneven_factor(c, share)
     touched = 2 * (c.master_bytes + c.state_bytes) + 2 * c.param_bytes + 2 * c.grad_bytes
     ledger.add(
         gpu_update_s, "optimizer", "step", {}, params=shard, bytes_each=touched, bytes_per_s=gpu.hbm_bytes_per_s * setup.rates.memory_frac

@@ -197,7 +197,7 @@ def evaluate_traffic(setup: TrainingSetup, numbers: Numbers, columns: Columns, s
     book = _Book(setup, columns)
     _add_gathers(book, setup, numbers, columns, share)
     _add_scatters(book, columns, share)
-    _add_all_reduces(book, columns, share)
+    _add_all_reduces(book, setup, columns, share)
     _add_tensor_and_pipeline(book, setup, columns, share)
     _add_sequence_and_expert(book, setup, columns, share)
     return Traffic(ledger=book.ledger, flows=tuple(book.flows))
@@ -276,7 +276,7 @@ def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
                  elements=trained / c.group * replicates, bytes_each=c.reduce_bytes)  # fmt: skip
 
 
-def _add_all_reduces(book: _Book, columns: Columns, share: Share) -> None:
+def _add_all_reduces(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Whole gradients combined, in every micro-step or once a step, and the parameters handed round after the step."""
     c, ones = columns, book.ones
     reduces = (c.all_reduce > 0) & (c.zero_ranks > 1)
@@ -296,7 +296,10 @@ def _add_all_reduces(book: _Book, columns: Columns, share: Share) -> None:
     book.add(all_reduce_sent_bytes, "backward", group, buckets * c.grad_accum, elements=each, times=c.grad_accum, **shared)
     book.add(all_reduce_sent_bytes, "last_backward", group, buckets, elements=once, times=ones, **shared)
     after = share.trainable * ((c.gathers_after > 0) & (c.zero_ranks > 1))
-    book.add(step_gather_sent_bytes, "nothing", group, ones, elements=after, bytes_each=c.param_bytes, times=ones)
+    # DeepSpeed gathers a flat buffer, ZeroRedundancyOptimizer broadcasts each tensor from the rank that stepped it.
+    tensors = len(setup.model.weights) + sum(w.copies * s.owned for s in setup.model.stacks for w in s.block.weights)
+    calls = np.where(c.ddp > 0, float(tensors), 1.0)
+    book.add(step_gather_sent_bytes, "nothing", group, calls, elements=after, bytes_each=c.param_bytes, times=ones)
 
 
 def _add_tensor_and_pipeline(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
