@@ -234,12 +234,6 @@ def _add_gathers(book: _Book, setup: TrainingSetup, numbers: Numbers, columns: C
     book.add(gather_sent_bytes, "backward", near, units * micro, elements=again, bytes_each=width, times=micro)
 
 
-def _wire_bytes(columns: Columns) -> Array:
-    """Bytes of one gradient on the wire; DeepSpeed reduces in fp32 as soon as sequences are split."""
-    wide: Array = np.where((columns.deepspeed > 0) & (columns.sp > 1), np.maximum(4.0, columns.reduce_bytes), columns.reduce_bytes)
-    return wide
-
-
 def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
     """Gradients scattered in every micro-step, under qgZ by exchanges in the node and then across nodes; and hybrid sharding's average."""
     c, trained, times = columns, share.trainable, columns.grad_accum
@@ -250,7 +244,7 @@ def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
     lead = np.where(c.fsdp2 > 0, (share.outside / 2 + share.block) / np.maximum(1, share.inside + share.outside), 1 / units)
     book.add(
         reduce_scatter_sent_bytes, "backward", (c.grad_ranks, c.tp), units * times, lead=lead,
-        elements=scattered * ~two_hops, times=times, bytes_each=_wire_bytes(c),
+        elements=scattered * ~two_hops, times=times, bytes_each=c.reduce_bytes,
     )  # fmt: skip
     quantised = {"elements": scattered * two_hops, "bytes_each": INT4_BYTES, "times": times, "lead": lead, "kind": "exchange"}
     nodes, across = np.maximum(1, c.grad_ranks / local), book.node.gpus_per_node * np.ones(len(c))
@@ -274,7 +268,7 @@ def _add_all_reduces(book: _Book, columns: Columns, share: Share) -> None:
         (c.gathers_after > 0) & (c.reduces_each == 0) & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer == 0)
     )
     blocked = (c.deepspeed > 0) & ((c.overlap_comm == 0) | after_backward)
-    shared = {"bytes_each": _wire_bytes(c), "kind": "all_reduce", "lead": np.where(blocked, 1.0, 1 / buckets)}
+    shared = {"bytes_each": c.reduce_bytes, "kind": "all_reduce", "lead": np.where(blocked, 1.0, 1 / buckets)}
     each, once = reduced * (c.reduces_each > 0), reduced * (c.reduces_each == 0)
     book.add(all_reduce_sent_bytes, "backward", group, buckets * c.grad_accum, elements=each, times=c.grad_accum, **shared)
     book.add(all_reduce_sent_bytes, "last_backward", group, buckets, elements=once, times=ones, **shared)
