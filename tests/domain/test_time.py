@@ -83,6 +83,20 @@ def test_sequence_parallelism_reduces_in_the_dtype_the_file_names() -> None:
     assert sent(traffic_of(split)[0], "sequence-parallel all-to-all") > 0
 
 
+def test_muon_at_stage_3_sums_whole_gradients_and_gathers_matrices() -> None:
+    """Twice the reduction's bytes, for all tensors a bucket holds, and gathers of gradients and momenta, in rounds of one matrix a rank."""
+    plain, muon = (one_row(evaluated("zero3", training={"optimizer": name}, gpus=2)) for name in ("adamw", "muon"))
+    scattered, (traffic, _) = sent(traffic_of(plain)[0], "gradient reduce-scatter"), traffic_of(muon)
+    long = sent(traffic, "gradient reduce-scatter")
+    assert long == pytest.approx(2 * 128256 * 4096 * 2 / 2)  # embedding and head are longer than a bucket
+    assert sent(traffic, "gradient all-reduce") == pytest.approx(2 * (scattered - long))
+    h, kv, ffn = 4096 * 4096, 1024 * 4096, 14336 * 4096
+    # Two blocks of q, k, v, o, gate, up, down, two by two: (q, k), (v, o), (gate, up), (down, q), (k, v), (o, gate), (up, down).
+    dealt = 16 * 2 * (h + h + ffn + ffn + kv + ffn + ffn)
+    gathered = sent(traffic_of(muon, bucket=10**12)[0], "Muon's gradients and momenta gathered")
+    assert gathered == pytest.approx(2 * (32 * (2 * h + 2 * kv + 3 * ffn) + dealt) * 2 / 2)
+
+
 def test_hpz_gathers_across_nodes_once_a_step() -> None:
     """The first forward gathers over all ranks; backward and later micro-steps stay in the node."""
     found = one_row(evaluated("zero3", training={"grad_accum": 4}, nodes=4, constraints={"shard_group_size": 8}))

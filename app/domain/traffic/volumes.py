@@ -12,6 +12,7 @@ from app.domain.ledger import Ledger
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
 from app.domain.traffic.collectives import collective_s, members_here, ring_bytes, spans_nodes
+from app.domain.traffic.muon import matrices_of, muon_sent_bytes
 from app.domain.traffic.quantised import INT4_BYTES, INT8_BYTES, far_exchange_bytes, near_exchange_bytes
 
 
@@ -171,7 +172,7 @@ class _Book:
 
         ``lead`` is its share that nothing hides and ``kind`` the collective's, a ring unless said.
         """
-        if not (np.any(arguments["elements"]) and np.any(arguments["times"])):
+        if not (np.any(arguments["elements"]) and np.any(arguments.get("times", 1))):
             return
         lead, kind = arguments.pop("lead", 0.0), arguments.pop("kind", "ring")
         ranks, stride = group
@@ -193,7 +194,7 @@ def evaluate_traffic(setup: TrainingSetup, numbers: Numbers, columns: Columns, s
     """Bytes and seconds of every collective of one optimizer step, for every candidate."""
     book = _Book(setup, columns)
     _add_gathers(book, setup, numbers, columns, share)
-    _add_scatters(book, columns, share)
+    _add_scatters(book, setup, columns, share)
     _add_all_reduces(book, columns, share)
     _add_tensor_and_pipeline(book, setup, columns, share)
     _add_sequence_and_expert(book, setup, columns, share)
@@ -234,7 +235,7 @@ def _add_gathers(book: _Book, setup: TrainingSetup, numbers: Numbers, columns: C
     book.add(gather_sent_bytes, "backward", near, units * micro, elements=again, bytes_each=width, times=micro)
 
 
-def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
+def _add_scatters(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Gradients scattered in every micro-step, under qgZ by exchanges in the node and then across nodes; and hybrid sharding's average."""
     c, trained, times = columns, share.trainable, columns.grad_accum
     scattered = trained * ((c.all_reduce == 0) & (c.grad_ranks > 1))
@@ -242,9 +243,10 @@ def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
     two_hops = (c.qgz > 0) & (c.grad_ranks > local)
     units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(1, trained / np.maximum(1, c.bucket)))
     lead = np.where(c.fsdp2 > 0, (share.outside / 2 + share.block) / np.maximum(1, share.inside + share.outside), 1 / units)
+    summed = _add_muon(book, setup, columns, share) if setup.recipe.optimizer == "muon" else 0.0
     book.add(
         reduce_scatter_sent_bytes, "backward", (c.grad_ranks, c.tp), units * times, lead=lead,
-        elements=scattered * ~two_hops, times=times, bytes_each=c.reduce_bytes,
+        elements=scattered * ~two_hops - summed, times=times, bytes_each=c.reduce_bytes,
     )  # fmt: skip
     quantised = {"elements": scattered * two_hops, "bytes_each": INT4_BYTES, "times": times, "lead": lead, "kind": "exchange"}
     nodes, across = np.maximum(1, c.grad_ranks / local), book.node.gpus_per_node * np.ones(len(c))
@@ -254,6 +256,20 @@ def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
     replicas = (np.maximum(1, c.replicas), c.group * c.tp)
     book.add(replica_sent_bytes, "backward", replicas, units * times, lead=lead, kind="all_reduce", elements=replicated, times=times,
              bytes_each=c.reduce_bytes)  # fmt: skip
+
+
+def _add_muon(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> Array:
+    """What Muon sends at stage 3, whose file switches reduce_scatter off; returns the elements that are all-reduced instead."""
+    c, found = columns, matrices_of(setup, columns)
+    muon = found.rounds > 0
+    summed: Array = share.trainable * (1 - found.scattered_frac) * muon
+    group, calls = (c.grad_ranks, c.tp), np.maximum(1, summed / np.maximum(1, c.bucket)) * c.grad_accum
+    book.add(all_reduce_sent_bytes, "backward", group, calls, lead=c.grad_accum / calls, kind="all_reduce", elements=summed,
+             times=c.grad_accum, bytes_each=c.reduce_bytes)  # fmt: skip
+    part, dealt = share.blocks_frac / c.tp, found.dealt * (c.offload_optimizer == 0)
+    book.add(muon_sent_bytes, "nothing", group, 4 * found.rounds * muon, elements=found.numel * part, dealt=dealt * part,
+             bytes_each=c.reduce_bytes)  # fmt: skip
+    return summed
 
 
 def _add_all_reduces(book: _Book, columns: Columns, share: Share) -> None:
