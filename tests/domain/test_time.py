@@ -67,12 +67,23 @@ def test_fsdp2_keeps_the_head_gathered() -> None:
     assert sent(traffic_of(kept)[0], "parameter all-gather") == pytest.approx(whole * 2 * 7 / 8)
 
 
-def test_frozen_weights_are_gathered_but_never_reduced() -> None:
-    """LoRA at stage 3 moves the whole model for tiny gradients."""
-    found = one_row(evaluated("zero3", training={"adapter": {"kind": "lora", "rank": 8}}))
-    traffic, _ = traffic_of(found)
-    assert sent(traffic, "parameter all-gather") > 8e9
+@pytest.mark.parametrize(("framework", "strategy", "gathers"), [("deepspeed", "zero3", 1), ("fsdp2", "fsdp_full", 2)])
+def test_frozen_weights_are_gathered_but_never_reduced(framework: str, strategy: str, gathers: int) -> None:
+    """LoRA moves the whole model for tiny gradients, and its factors with it."""
+    found = one_row(evaluated(strategy, framework, training={"adapter": {"kind": "lora", "rank": 8}}))
+    traffic, _ = traffic_of(found, reuse=10**12)
+    lines = [line for line in traffic.ledger.lines if line.card.title == "parameter all-gather" and line.value[0]]
+    factors = float(found.memory.share.trainable[0]) * 2 * 7 / 8
+    assert max(float(line.value[0]) for line in lines) > 8e9
+    assert sum(float(line.value[0]) for line in lines if line.value[0] <= factors * 1.001) == pytest.approx(gathers * factors)
     assert sent(traffic, "gradient reduce-scatter") < 0.1e9
+
+
+def test_zero3_gathers_small_tensors_once_a_step() -> None:
+    """Norms are below the persistence threshold: four micro-steps gather everything else four times."""
+    once, four = (traffic_of(one_row(evaluated("zero3", training={"grad_accum": n})), reuse=10**12)[0] for n in (1, 4))
+    norms = (2 * 32 + 1) * 4096 * 2 * 7 / 8
+    assert sent(four, "parameter all-gather") == pytest.approx(4 * sent(once, "parameter all-gather") - 3 * norms, rel=1e-9)
 
 
 def test_sequence_parallelism_reduces_in_the_dtype_the_file_names() -> None:

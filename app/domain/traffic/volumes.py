@@ -229,10 +229,34 @@ def _add_gathers(book: _Book, setup: TrainingSetup, numbers: Numbers, columns: C
     # FSDP2 gathers a block at a time, ZeRO-3 what its prefetch bucket holds; a block's matrices one by one at most.
     units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(share.layers, whole / np.maximum(1, c.prefetch)))
     lead = (share.outside / 2 + share.block) / np.maximum(1, whole)
-    book.add(gather_sent_bytes, "forward", (c.param_ranks, c.tp), units * first, lead=lead, elements=whole, bytes_each=width, times=first)
+    kept = whole * persistent_frac(setup, c)
+    fresh = whole - kept * (1 - 1 / np.maximum(1, first))
+    book.add(gather_sent_bytes, "forward", (c.param_ranks, c.tp), units * first, lead=lead, elements=fresh, bytes_each=width, times=first)
     later = (micro - first) * apart
-    book.add(gather_sent_bytes, "forward", near, units * later, lead=lead, elements=whole, bytes_each=width, times=later)
+    book.add(gather_sent_bytes, "forward", near, units * later, lead=lead, elements=whole - kept, bytes_each=width, times=later)
     book.add(gather_sent_bytes, "backward", near, units * micro, elements=again, bytes_each=width, times=micro)
+    if numbers.adapter:
+        # The factors are gathered with the blocks they belong to, in the compute dtype.
+        shown = share.trainable * np.where(c.fsdp2 > 0, np.maximum(0, c.gathers - 1), again / np.maximum(1, whole))
+        adapters: dict[str, Any] = {"bytes_each": c.compute_bytes, "lead": lead}
+        book.add(gather_sent_bytes, "forward", (c.param_ranks, c.tp), units * first, elements=share.trainable, times=first, **adapters)
+        book.add(gather_sent_bytes, "forward", near, units * later, elements=share.trainable, times=later, **adapters)
+        book.add(gather_sent_bytes, "backward", near, units * micro, elements=shown, times=micro, **adapters)
+
+
+def persistent_frac(setup: TrainingSetup, columns: Columns) -> Array:
+    """Share of the parameters in tensors up to the persistence threshold, which ZeRO-3 gathers once a step and then keeps whole."""
+    sizes, shares = setup.once("sizes of tensors", lambda: _sizes_of_tensors(setup))
+    frac: Array = shares[np.searchsorted(sizes, columns.persistence, side="right")] * columns.zero3
+    return frac
+
+
+def _sizes_of_tensors(setup: TrainingSetup) -> tuple[Array, Array]:
+    """Elements of each tensor, ascending, and the share of all elements that the first k of them hold."""
+    weights = [(w, s.owned) for s in setup.model.stacks for w in s.block.weights] + [(w, 1) for w in setup.model.weights]
+    pairs = sorted((w.numel // w.copies, w.numel * owned) for w, owned in weights)
+    held = np.cumsum([0, *(numel for _, numel in pairs)])
+    return np.array([size for size, _ in pairs]), held / held[-1]
 
 
 def _add_scatters(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
