@@ -46,16 +46,16 @@ def sent(traffic: Traffic, name: str) -> float:
 
 @pytest.mark.parametrize(
     ("reuse", "checkpointing", "gathers"),
-    [(10**12, 0, 1.0), (10**12, 2, 1.0), (0, 0, 2.0), (0, 2, 2.5)],
+    [(10**12, 0, 1.0), (10**12, 2, 1.0), (0, 0, 2.0), (0, 2, 2.0 + 32 * (218_112_000 - 14336 * 4096) / 8_030_261_248)],
 )
 def test_zero3_gathers_again_what_it_released(reuse: int, checkpointing: int, gathers: float) -> None:
-    """One gather with P ≤ D/2, two with D = 0, 2.5 with checkpointing on top: as counted on 16 layers."""
+    """One gather with P ≤ D/2, two with D = 0, and with checkpointing each block but its last matrix once more."""
     found = one_row(evaluated("zero3", constraints={"shard_group_size": 1}))
     traffic, columns = traffic_of(found, reuse=reuse, checkpointing=checkpointing)
     whole = float((found.memory.share.inside + found.memory.share.outside)[0])
-    assert sent(traffic, "parameter all-gather") == pytest.approx(gathers * whole * 2 * 7 / 8)
-    kept = gathered_again(found.numbers, replace(columns, reuse=np.array([10**9])), found.memory.share, tied=False)
-    assert float(kept[0]) >= whole - 0.5e9
+    assert sent(traffic, "parameter all-gather") == pytest.approx(gathers * whole * 2 * 7 / 8, rel=1e-4)
+    kept = gathered_again(found.setup, replace(columns, reuse=np.array([10**9])), found.memory.share)
+    assert float(kept[0]) == pytest.approx(whole - 0.5e9, rel=1e-4)
 
 
 def test_fsdp2_keeps_the_head_gathered() -> None:

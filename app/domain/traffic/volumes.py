@@ -201,20 +201,25 @@ def evaluate_traffic(setup: TrainingSetup, numbers: Numbers, columns: Columns, s
     return Traffic(ledger=book.ledger, flows=tuple(book.flows))
 
 
-def gathered_again(numbers: Numbers, columns: Columns, share: Share, *, tied: bool) -> Array:
+def gathered_again(setup: TrainingSetup, columns: Columns, share: Share) -> Array:
     """Elements gathered a second time for the backward of each micro-step.
 
     Equation: FSDP2: P without the head, which stays gathered (none where forward's copy is kept); ZeRO-3: P − min(P, D/2), D being
-    max_reuse_distance, and half of P more with D = 0 and checkpointing, whose recompute then fetches for itself.
+    max_reuse_distance, and with D = 0 and checkpointing each block's matrices but the last once more: its recompute fetches them, and
+    backward begins with the last.
 
-    Source: DeepSpeed's ``__params_to_release``, counted on 16 layers: 1 gather with P ≤ D/2; with D = 0 two, and 2.5 under
-    non-reentrant checkpointing. fully_shard gathers in backward whatever is resharded after forward.
+    Assumes: at ZeRO-3, that nothing gathered ahead is still there: an upper bound, for what the prefetch bucket has passed is kept.
+
+    Source: DeepSpeed's ``__params_to_release``, counted with D = 0 and no prefetch (tests/verify). fully_shard gathers in backward
+    whatever is resharded after forward.
     """
-    c, whole = columns, share.inside + share.outside
-    head = 0.0 if tied else 1.0 - numbers.embedding / max(1, numbers.outside)
+    c, n, whole = columns, setup.numbers, share.inside + share.outside
+    head = 0.0 if setup.model.tied_embeddings else 1.0 - n.embedding / max(1, n.outside)
     kept = np.where(c.fsdp2 > 0, share.outside * head, np.minimum(whole, c.reuse / 2))
-    recompute = 0.5 * whole * ((c.deepspeed > 0) & (c.reuse == 0) & (c.checkpointing == 2))
-    again: Array = np.maximum(0, c.gathers - 1) * (whole - kept + recompute)
+    matrices = [w.numel // w.copies for w in setup.model.main_block.weights if len(w.shape) > 1]
+    last = matrices[-1] / n.block if matrices else 0.0
+    recompute = share.inside * (1 - last) * ((c.deepspeed > 0) & (c.reuse == 0) & (c.checkpointing == 2))
+    again: Array = np.maximum(0, c.gathers - 1) * (whole - kept + recompute) * (1 - persistent_frac(setup, c))
     return again
 
 
@@ -224,7 +229,7 @@ def _add_gathers(book: _Book, setup: TrainingSetup, numbers: Numbers, columns: C
     width = np.where(c.qwz > 0, INT8_BYTES, np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes))
     micro, apart = c.grad_accum * (c.gathers > 0), c.hpz > 1
     first = np.where(apart, 1, micro) * (c.gathers > 0)
-    again = gathered_again(numbers, c, share, tied=setup.model.tied_embeddings)
+    again = gathered_again(setup, c, share)
     near = (np.where(apart, c.hpz, c.param_ranks), c.tp)
     # FSDP2 gathers a block at a time, ZeRO-3 what its prefetch bucket holds; a block's matrices one by one at most.
     units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(share.layers, whole / np.maximum(1, c.prefetch)))
