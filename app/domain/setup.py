@@ -331,6 +331,15 @@ def _frozen_bytes(numbers: Numbers, dtypes: StoredDtypes) -> float:
     return (numbers.quantised_bytes + (numbers.total - numbers.quantised) * dtype_bytes(dtypes.frozen)) / numbers.total
 
 
+def _state_bytes(numbers: Numbers, recipe: Recipe, framework: tuple[str, StoredDtypes], width: float) -> float:
+    """Bytes of the optimizer's states for one trained parameter; DeepSpeed keeps Muon's momenta in the dtype gradients travel in."""
+    name, dtypes = framework
+    if recipe.optimizer != "muon" or name != "deepspeed":
+        return numbers.states_per_param * width
+    momenta = 2 - numbers.states_per_param  # share of the parameters that have one momentum; the others have Adam's two moments
+    return momenta * dtype_bytes(dtypes.reduce) + 2 * (1 - momenta) * width
+
+
 def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], numbers: Numbers, recipe: Recipe) -> dict[str, Array]:
     """Bytes-per-element columns: each framework's dtypes spread over the strategies that use it.
 
@@ -355,6 +364,6 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], num
         "duplicate_bytes": spread([dtype_bytes(d.param) * d.duplicate_master for d in rows]),
         "grad_bytes": spread([dtype_bytes(d.grad) for d in rows]),
         "reduce_bytes": spread([dtype_bytes(d.reduce) for d in rows]),
-        "state_bytes": spread([numbers.states_per_param * b for b in state]),
+        "state_bytes": spread([_state_bytes(numbers, recipe, *pair) for pair in zip(dtypes.items(), state, strict=True)]),
         "autocast": spread([float(d.autocast) for d in rows]),
     }

@@ -163,9 +163,7 @@ def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, column
     leaves = (c.offload_optimizer > 0) & (c.reduces_each > 0)
     kept = share.trainable * ~leaves
     stage1 = c.zero12 & (c.reduces_each == 0)
-    # Reducing while backward runs lets stage 1 free whole gradients as stage 2 does, when there is one micro-step.
-    early_free = stage1 & (c.grad_accum == 1) & (c.overlap_comm > 0) & (c.grad_bytes <= c.compute_bytes)
-    ranks = np.where(early_free, c.state_ranks, c.grad_ranks)
+    ranks = np.where(_frees_early(c), c.state_ranks, c.grad_ranks)
     stage0 = (c.deepspeed > 0) & ~c.zero12 & ~c.zero3
     width = np.where(stage0, np.minimum(c.grad_bytes, c.compute_bytes), c.grad_bytes)
     ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
@@ -180,6 +178,13 @@ def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, column
     ledger.add(
         accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks
     )
+
+
+def _frees_early(columns: Columns) -> Array:
+    """Reducing while backward runs lets stage 1 free whole gradients as stage 2 does, when there is one micro-step."""
+    c = columns
+    early: Array = c.zero12 & (c.reduces_each == 0) & (c.grad_accum == 1) & (c.overlap_comm > 0) & (c.grad_bytes <= c.compute_bytes)
+    return early
 
 
 def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> dict[str, Array]:
@@ -205,6 +210,9 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
         share_there: Array = np.maximum(early, np.minimum(1.0, head + per_block * np.maximum(0, blocks))) * once
         return share_there
 
+    # Stage 1 keeps whole gradients while it accumulates; the reduction in the last backward leaves its own part of them.
+    reduced = c.zero12 & (c.reduces_each == 0) & (c.grad_bytes <= c.compute_bytes) & (c.offload_optimizer == 0)
+    left = np.where(reduced & ~_frees_early(c), 1.0 / c.state_ranks, 1.0)
     # FSDP2 reduces the root group last: until then its gradients are whole, and counted as such.
     inside_frac = share.inside / np.maximum(1.0, share.inside + share.outside)
     before_root = np.where(sharded, np.maximum(early, inside_frac), 1.0)
@@ -217,7 +225,7 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
         "backward_next": after(share.layers - 2),
         "backward_first": after(share.layers - 1),
         "reduction": before_root * once,
-        STEP: np.asarray(1.0 * once),
+        STEP: left * once,
     }
 
 

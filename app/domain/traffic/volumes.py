@@ -12,6 +12,7 @@ from app.domain.ledger import Ledger
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
 from app.domain.traffic.collectives import Group, ring_bytes
+from app.domain.traffic.muon import matrices_of, muon_sent_bytes
 from app.domain.traffic.quantised import INT4_BYTES, INT8_BYTES, far_exchange_bytes, near_exchange_bytes
 
 
@@ -176,7 +177,7 @@ class _Book:
 
         ``lead`` is its share that nothing hides and ``kind`` the collective's, a ring unless said.
         """
-        if not (np.any(arguments["elements"]) and np.any(arguments["times"])):
+        if not (np.any(arguments["elements"]) and np.any(arguments.get("times", 1))):
             return
         lead, kind = arguments.pop("lead", 0.0), arguments.pop("kind", "ring")
         sent = self.ledger.add(function, "traffic", "step", {}, ranks=group.ranks, **arguments)  # type: ignore[arg-type]
@@ -196,27 +197,32 @@ def evaluate_traffic(setup: TrainingSetup, numbers: Numbers, columns: Columns, s
     """Bytes and seconds of every collective of one optimizer step, for every candidate."""
     book = _Book(setup, columns)
     _add_gathers(book, setup, numbers, columns, share)
-    _add_scatters(book, columns, share)
+    _add_scatters(book, setup, columns, share)
     _add_all_reduces(book, setup, columns, share)
     _add_tensor_and_pipeline(book, setup, columns, share)
     _add_sequence_and_expert(book, setup, columns, share)
     return Traffic(ledger=book.ledger, flows=tuple(book.flows))
 
 
-def gathered_again(numbers: Numbers, columns: Columns, share: Share, *, tied: bool) -> Array:
+def gathered_again(setup: TrainingSetup, columns: Columns, share: Share) -> Array:
     """Elements gathered a second time for the backward of each micro-step.
 
     Equation: FSDP2: P without the head, which stays gathered (none where forward's copy is kept); ZeRO-3: P − min(P, D/2), D being
-    max_reuse_distance, and half of P more with D = 0 and checkpointing, whose recompute then fetches for itself.
+    max_reuse_distance, and with D = 0 and checkpointing each block's matrices but the last once more: its recompute fetches them, and
+    backward begins with the last.
 
-    Source: DeepSpeed's ``__params_to_release``, counted on 16 layers: 1 gather with P ≤ D/2; with D = 0 two, and 2.5 under
-    non-reentrant checkpointing. fully_shard gathers in backward whatever is resharded after forward.
+    Assumes: at ZeRO-3, that nothing gathered ahead is still there: an upper bound, for what the prefetch bucket has passed is kept.
+
+    Source: DeepSpeed's ``__params_to_release``, counted with D = 0 and no prefetch (tests/verify). fully_shard gathers in backward
+    whatever is resharded after forward.
     """
-    c, whole = columns, share.inside + share.outside
-    head = 0.0 if tied else 1.0 - numbers.embedding / max(1, numbers.outside)
+    c, n, whole = columns, setup.numbers, share.inside + share.outside
+    head = 0.0 if setup.model.tied_embeddings else 1.0 - n.embedding / max(1, n.outside)
     kept = np.where(c.fsdp2 > 0, share.outside * head, np.minimum(whole, c.reuse / 2))
-    recompute = 0.5 * whole * ((c.deepspeed > 0) & (c.reuse == 0) & (c.checkpointing == 2))
-    again: Array = np.maximum(0, c.gathers - 1) * (whole - kept + recompute)
+    matrices = [w.numel // w.copies for w in setup.model.main_block.weights if len(w.shape) > 1]
+    last = matrices[-1] / n.block if matrices else 0.0
+    recompute = share.inside * (1 - last) * ((c.deepspeed > 0) & (c.reuse == 0) & (c.checkpointing == 2))
+    again: Array = np.maximum(0, c.gathers - 1) * (whole - kept + recompute) * (1 - persistent_frac(setup, c))
     return again
 
 
@@ -228,24 +234,42 @@ def _add_gathers(book: _Book, setup: TrainingSetup, numbers: Numbers, columns: C
     width = np.where(c.qwz > 0, INT8_BYTES, np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes))
     micro, apart = c.grad_accum * (c.gathers > 0), c.hpz > 1
     first, everyone = np.where(apart, 1, micro) * (c.gathers > 0), book.group(c.param_ranks, c.tp)
-    again = gathered_again(numbers, c, share, tied=setup.model.tied_embeddings)
+    again = gathered_again(setup, c, share)
     # FSDP2 gathers a block at a time, ZeRO-3 what its prefetch bucket holds; a block's matrices one by one at most.
     units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(share.layers, whole / np.maximum(1, c.prefetch)))
-    lead, near = (share.outside / 2 + share.block) / np.maximum(1, whole), everyone
-    book.add(gather_sent_bytes, "forward", everyone, units * first, lead=lead, elements=whole, bytes_each=width, times=first)
+    lead, near, later = (share.outside / 2 + share.block) / np.maximum(1, whole), everyone, (micro - first) * apart
+    kept = whole * persistent_frac(setup, c)
+    fresh = whole - kept * (1 - 1 / np.maximum(1, first))
+    book.add(gather_sent_bytes, "forward", everyone, units * first, lead=lead, elements=fresh, bytes_each=width, times=first)
     if apart.any():
-        near, later = book.group(np.where(apart, c.hpz, c.param_ranks), c.tp), (micro - first) * apart
-        book.add(gather_sent_bytes, "forward", near, units * later, lead=lead, elements=whole, bytes_each=width, times=later)
+        near = book.group(np.where(apart, c.hpz, c.param_ranks), c.tp)
+        book.add(gather_sent_bytes, "forward", near, units * later, lead=lead, elements=whole - kept, bytes_each=width, times=later)
     book.add(gather_sent_bytes, "backward", near, units * micro, elements=again, bytes_each=width, times=micro)
+    if numbers.adapter:
+        # The factors are gathered with the blocks they belong to, in the compute dtype.
+        shown = share.trainable * np.where(c.fsdp2 > 0, np.maximum(0, c.gathers - 1), again / np.maximum(1, whole))
+        adapters: dict[str, Any] = {"bytes_each": c.compute_bytes, "lead": lead}
+        book.add(gather_sent_bytes, "forward", everyone, units * first, elements=share.trainable, times=first, **adapters)
+        book.add(gather_sent_bytes, "forward", near, units * later, elements=share.trainable, times=later, **adapters)
+        book.add(gather_sent_bytes, "backward", near, units * micro, elements=shown, times=micro, **adapters)
 
 
-def _wire_bytes(columns: Columns) -> Array:
-    """Bytes of one gradient on the wire; DeepSpeed reduces in fp32 as soon as sequences are split."""
-    wide: Array = np.where((columns.deepspeed > 0) & (columns.sp > 1), np.maximum(4.0, columns.reduce_bytes), columns.reduce_bytes)
-    return wide
+def persistent_frac(setup: TrainingSetup, columns: Columns) -> Array:
+    """Share of the parameters in tensors up to the persistence threshold, which ZeRO-3 gathers once a step and then keeps whole."""
+    sizes, shares = setup.once("sizes of tensors", lambda: _sizes_of_tensors(setup))
+    frac: Array = shares[np.searchsorted(sizes, columns.persistence, side="right")] * columns.zero3
+    return frac
 
 
-def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
+def _sizes_of_tensors(setup: TrainingSetup) -> tuple[Array, Array]:
+    """Elements of each tensor, ascending, and the share of all elements that the first k of them hold."""
+    weights = [(w, s.owned) for s in setup.model.stacks for w in s.block.weights] + [(w, 1) for w in setup.model.weights]
+    pairs = sorted((w.numel // w.copies, w.numel * owned) for w, owned in weights)
+    held = np.cumsum([0, *(numel for _, numel in pairs)])
+    return np.array([size for size, _ in pairs]), held / held[-1]
+
+
+def _add_scatters(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Gradients scattered in every micro-step, under qgZ by exchanges in the node and then across nodes; and hybrid sharding's average."""
     c, trained, times = columns, share.trainable, columns.grad_accum
     scatters = (c.all_reduce == 0) & (c.grad_ranks > 1)
@@ -256,16 +280,12 @@ def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
     two_hops = (c.qgz > 0) & (c.grad_ranks > group.local)
     units = np.where(c.fsdp2 > 0, share.layers + 2, np.maximum(1, trained / np.maximum(1, c.bucket)))
     lead = np.where(c.fsdp2 > 0, (share.outside / 2 + share.block) / np.maximum(1, share.inside + share.outside), 1 / units)
-    book.add(reduce_scatter_sent_bytes, "backward", group, units * times, lead=lead, elements=trained * (scatters & ~two_hops), times=times,
-             bytes_each=_wire_bytes(c))  # fmt: skip
+    summed = _add_muon(book, setup, columns, share) if setup.recipe.optimizer == "muon" else 0.0
+    book.add(reduce_scatter_sent_bytes, "backward", group, units * times, lead=lead, times=times, bytes_each=c.reduce_bytes,
+             elements=trained * (scatters & ~two_hops) - summed)  # fmt: skip
     if two_hops.any():
-        quantised = {
-            "elements": trained * (scatters & two_hops),
-            "bytes_each": INT4_BYTES,
-            "times": times,
-            "lead": lead,
-            "kind": "exchange",
-        }
+        sent = trained * (scatters & two_hops)
+        quantised = {"elements": sent, "bytes_each": INT4_BYTES, "times": times, "lead": lead, "kind": "exchange"}
         near = book.group(group.local, c.tp)
         far = book.group(np.maximum(1, c.grad_ranks / group.local), book.node.gpus_per_node * book.ones)
         book.add(near_exchange_bytes, "backward", near, units * times, **quantised)
@@ -274,6 +294,20 @@ def _add_scatters(book: _Book, columns: Columns, share: Share) -> None:
         replicas = book.group(np.maximum(1, c.replicas), c.group * c.tp)
         book.add(replica_sent_bytes, "backward", replicas, units * times, lead=lead, kind="all_reduce", times=times,
                  elements=trained / c.group * replicates, bytes_each=c.reduce_bytes)  # fmt: skip
+
+
+def _add_muon(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> Array:
+    """What Muon sends at stage 3, whose file switches reduce_scatter off; returns the elements that are all-reduced instead."""
+    c, found = columns, matrices_of(setup, columns)
+    muon = found.rounds > 0
+    summed: Array = share.trainable * (1 - found.scattered_frac) * muon
+    group, calls = book.group(c.grad_ranks, c.tp), np.maximum(1, summed / np.maximum(1, c.bucket)) * c.grad_accum
+    book.add(all_reduce_sent_bytes, "backward", group, calls, lead=c.grad_accum / calls, kind="all_reduce", elements=summed,
+             times=c.grad_accum, bytes_each=c.reduce_bytes)  # fmt: skip
+    part, dealt = share.blocks_frac / c.tp, found.dealt * (c.offload_optimizer == 0)
+    book.add(muon_sent_bytes, "nothing", group, 4 * found.rounds * muon, elements=found.numel * part, dealt=dealt * part,
+             bytes_each=c.reduce_bytes)  # fmt: skip
+    return summed
 
 
 def _add_all_reduces(book: _Book, setup: TrainingSetup, columns: Columns, share: Share) -> None:
@@ -291,7 +325,7 @@ def _add_all_reduces(book: _Book, setup: TrainingSetup, columns: Columns, share:
         (c.gathers_after > 0) & (c.reduces_each == 0) & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer == 0)
     )
     blocked = (c.deepspeed > 0) & ((c.overlap_comm == 0) | after_backward)
-    shared = {"bytes_each": _wire_bytes(c), "kind": "all_reduce", "lead": np.where(blocked, 1.0, 1 / buckets)}
+    shared = {"bytes_each": c.reduce_bytes, "kind": "all_reduce", "lead": np.where(blocked, 1.0, 1 / buckets)}
     each, once = reduced * (c.reduces_each > 0), reduced * (c.reduces_each == 0)
     book.add(all_reduce_sent_bytes, "backward", group, buckets * c.grad_accum, elements=each, times=c.grad_accum, **shared)
     book.add(all_reduce_sent_bytes, "last_backward", group, buckets, elements=once, times=ones, **shared)
