@@ -127,7 +127,11 @@ BAD = [
     (changed(cluster__pools__0__intra_node="string"), ["cluster", "pools", 0, "intra_node"], "nvlink4"),
     (changed(headroom_frac=2), ["headroom_frac"], ""),
     (changed(training__trainable_params=1e13), ["training", "trainable_params"], "exceeds"),
-    (changed(constraints={"strategy": "hsdp", "shard_group_size": 3}), ["constraints", "shard_group_size"], "divides"),
+    (changed(constraints={"strategy": "hsdp", "shard_group_size": 3}), ["constraints", "shard_group_size"], "8 = 3 × 2 + 2"),
+    (changed(constraints={"strategy": "zero3", "shard_group_size": 4}), ["constraints", "shard_group_size"], "8 ranks are one node"),
+    (changed(constraints={"strategy": "zero2", "pipeline_parallel": 2}), ["constraints", "pipeline_parallel"], "use strategy zero1"),
+    (changed(constraints={"sequence_parallel": 2}, training__seq_len=8191), ["constraints", "sequence_parallel"], "8191 = 2 × 4095 + 1"),
+    (changed(constraints={"framework": "ddp", "offload_optimizer": "cpu"}), ["constraints", "offload_optimizer"], "DDP has no offload"),
 ]
 
 

@@ -26,6 +26,14 @@ def optimizer_warnings(evaluation: Evaluation, candidate: Candidate) -> Iterator
     yield from _paging(evaluation, settings)
     yield from _state_dtype(recipe, settings)
     yield from _implementation(recipe, settings)
+    if settings.optimizer == "muon" and settings.strategy == "zero3":
+        yield warning(
+            "muon_without_reduce_scatter",
+            "DeepSpeed refuses Muon at stage 3 together with reduce_scatter, for it orthogonalises whole matrices: the file sets it false, "
+            "and gradients travel by all-reduce. That is twice the bytes of the reduce-scatter counted here.",
+            "training.optimizer",
+            "Use strategy zero2 for Muon where it fits, or adamw.",
+        )
 
 
 def _step_in_backward(settings: Settings) -> Iterator[PlanWarning]:
