@@ -109,6 +109,21 @@ def test_what_a_framework_does_is_left(pins: dict[str, Any], given: dict[str, An
     assert allowed(pins, **given) == labels
 
 
+@pytest.mark.parametrize(
+    ("pins", "training", "words"),
+    [
+        ({"framework": "deepspeed", "strategy": "ddp"}, {"master_weights": False}, "keeps a fp32 master"),
+        ({"strategy": "zero2", "offload_optimizer": "none"}, {"master_weights": False, "precision": "fp16"}, "offloaded to the CPU"),
+        ({"strategy": "zero3", "offload_optimizer": "nvme"}, {"master_weights": False, "precision": "fp16"}, "offloaded to the CPU"),
+    ],
+)
+def test_pure_16_bit_training_is_refused_where_it_is_none(pins: dict[str, Any], training: dict[str, Any], words: str) -> None:
+    """The same rule as the search's, at the field that asks for it."""
+    with pytest.raises(InvalidRequestError, match=words) as caught:
+        plan_of(LLAMA, {"seq_len": 8192, "micro_batch": 1} | training, constraints=pins)
+    assert caught.value.errors[0].loc == ("training", "master_weights")
+
+
 @pytest.mark.parametrize("pins", [{"offload_optimizer": "cpu", "offload_parameters": "cpu"}, {"offload_optimizer": "nvme"}])
 def test_what_deepspeed_ignores_is_planned_and_said(pins: dict[str, Any]) -> None:
     """Below stage 3 it parses these and does something else: people run such files, and the answer says what happens (ADR 7)."""
@@ -144,3 +159,22 @@ def test_nothing_the_search_tries_is_refused_when_pinned(model: dict[str, Any], 
             **{axis: getattr(degrees, axis) for axis in AXES},
         )
         assert strategies_for(setup, pins)[0] == (strategy,)
+
+
+@pytest.mark.parametrize(
+    ("pins", "training", "release", "since"),
+    [
+        ({"framework": "deepspeed"}, {"master_weights": False}, "0.18.0", "0.18.3"),
+        ({"strategy": "zero2"}, {"optimizer": "muon"}, "0.17.5", "0.17.6"),
+        ({"strategy": "zero3"}, {"optimizer": "muon"}, "0.18.8", "0.18.9"),
+        ({"strategy": "zero1", "offload_optimizer": "cpu"}, {"master_weights": False, "precision": "fp16"}, "0.18.0", "0.18.3"),
+    ],
+)
+def test_what_a_release_has_not_learnt_is_refused(pins: dict[str, Any], training: dict[str, Any], release: str, since: str) -> None:
+    """With the release that has it; from that release on, and with another framework, it is planned."""
+    body: dict[str, Any] = {"seq_len": 8192, "micro_batch": 1} | training
+    with pytest.raises(InvalidRequestError, match=f"DeepSpeed {release} does not know.*came with {since}"):
+        plan_of(LLAMA, body, constraints=pins, deepspeed_version=release)
+    assert plan_of(LLAMA, body, constraints=pins, deepspeed_version=since).recommended.settings.framework == "deepspeed"
+    if body.get("precision") != "fp16":
+        assert plan_of(LLAMA, body, constraints={"framework": "fsdp2"}, deepspeed_version=release).recommended

@@ -17,7 +17,7 @@ from app.domain.parallel.mesh import Degrees, divisors
 from app.domain.parallel.strategy import Strategy, find_strategies
 from app.domain.search.constraints import AXES, Constraints
 from app.domain.search.mesh import degrees_of
-from app.domain.search.rules import NO_OFFLOAD, why_not_degree, why_not_group, why_not_stage
+from app.domain.search.rules import NO_OFFLOAD, why_not_degree, why_not_group, why_not_precision, why_not_stage
 from app.domain.setup import TrainingSetup
 
 
@@ -143,6 +143,35 @@ def _offload(asked: _Asked, strategy: Strategy) -> FieldError | None:
     return None
 
 
+def _precision(asked: _Asked, strategy: Strategy) -> FieldError | None:
+    """Pure 16-bit training where the strategy keeps a master all the same, or needs an offload that is pinned away."""
+    where = asked.constraints.offload_optimizer or "cpu"
+    on_disk = where == "nvme" and strategy.parameters != "none"  # below stage 3 DeepSpeed makes it the CPU
+    reason = why_not_precision(asked.setup, strategy, (2 if on_disk else int(where != "none"), 0))
+    return (
+        FieldError(("training", "master_weights"), reason, "set master_weights true, or use precision bf16 with zero2") if reason else None
+    )
+
+
+def _release(asked: _Asked, strategy: Strategy) -> FieldError | None:
+    """What the named release of DeepSpeed has not learnt yet."""
+    versions, recipe = asked.constraints.versions, asked.setup.recipe
+    if versions is None or strategy.framework != "deepspeed":
+        return None
+    needed = []
+    if recipe.optimizer == "muon":
+        needed += [("optimizer", "optimizer.type Muon")] + [("optimizer", "optimizer.type Muon at stage 3")] * (strategy.name == "zero3")
+    if not recipe.master_weights and recipe.precision == "fp16":
+        needed.append(("master_weights", f"fp16.fp16_master_weights_and_grads at stage {strategy.name[-1]}"))
+    elif not recipe.master_weights and recipe.precision != "fp32" and strategy.states != "none":
+        needed.append(("master_weights", "bf16.bf16_master_weights_and_grads"))
+    for field, name in needed:
+        if key := versions.lacking("deepspeed", name):
+            message = f"DeepSpeed {versions.of('deepspeed')} does not know {key.loses}, which came with {key.since}"
+            return FieldError(("training", field), message, f"use {key.replaced_by}, or deepspeed_version {key.since} or newer")
+    return None
+
+
 _OFFLOADS = "use strategy zero1, zero2, zero3 or fsdp_full, which have it, or none"
 
-RULES: tuple[Rule, ...] = (_degrees, _pipeline, _group, _offload)
+RULES: tuple[Rule, ...] = (_degrees, _pipeline, _group, _offload, _precision, _release)

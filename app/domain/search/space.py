@@ -257,7 +257,7 @@ def _code(name: str | None) -> int | None:
 
 def _nothing_legal(constraints: Constraints, rejected: Counter[str]) -> InvalidRequestError:
     """Everything was ruled out: the pins, and the rules that left nothing."""
-    pinned = {name: value for name in constraints.__slots__ if (value := getattr(constraints, name)) is not None}
+    pinned = {name: value for name in constraints.__slots__ if name != "versions" and (value := getattr(constraints, name)) is not None}
     order = ("shard_group_size", "offload_parameters", "offload_optimizer", "strategy", "framework")
     field_name = next((name for name in order if name in pinned), "strategy")
     text = ", ".join(f"{name} {value}" for name, value in pinned.items())
