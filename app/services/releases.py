@@ -11,6 +11,7 @@ from app.domain.plan import PlanWarning
 from app.domain.versions import Key, release_of
 from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
+from app.emit.launch import pinned_option
 from app.emit.releases import later_keys
 
 _WORDS = {"deepspeed": "DeepSpeed", "torch": "PyTorch"}
@@ -27,6 +28,9 @@ def release_warnings(job: EmitJob) -> Iterator[PlanWarning]:
                 message=f"{_WORDS[library]} {release} is newer than {checked(library)}, with which these files were checked.",
                 fix=f"Read the release notes since {checked(library)}, or use it.",
             )  # fmt: skip
+    option = pinned_option(_newest(job))
+    if option and (rounding := job.versions.lacking("torch", f"PYTORCH_CUDA_ALLOC_CONF {option}")):
+        yield _lacking(rounding, job.versions.of("torch"))
     if job.settings.framework == "deepspeed":
         newest = json.loads(deepspeed_config(_newest(job)).text)
         yield from (_lacking(key, job.versions.of(key.library)) for key in later_keys(newest, job))
