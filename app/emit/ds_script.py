@@ -17,7 +17,7 @@ def deepspeed_script(job: EmitJob) -> Artifact:
         ConflictError: a model or an axis of parallelism these scripts cannot set up.
     """
     stage = zero_stage(job)
-    leaves = moe_leaf_classes(job.model) if stage == 3 and leaf_calls(job) else []
+    leaves = moe_leaf_classes(job) if stage == 3 and leaf_calls(job) else []
     imports = ["deepspeed"]
     if stage == 3:
         imports.append("transformers.integrations:HfDeepSpeedConfig")
