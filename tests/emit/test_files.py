@@ -215,3 +215,18 @@ def test_figures_are_in_every_header() -> None:
     for framework in FRAMEWORKS:
         for file in files_for(make_job(framework=framework, model=tiny_llama())):
             assert file.filename.endswith(".json") or "# Peak memory: 61.4 GiB of 79.6 GiB" in file.text
+
+
+def test_a_long_figure_is_wrapped_and_not_cut() -> None:
+    """The plan's line is in every header whole, however many axes it names, in comment lines of bounded length."""
+    plan = "ZeRO-3 on 2048 GPUs, hpZ groups of 8, tensor parallel 4, sequence parallel 2, ZeRO++ qwZ and qgZ, micro-batch 2 × 16, "
+    plan += "full checkpointing kept on the host, optimizer offloaded to NVME, parameters offloaded to CPU"
+    for framework in FRAMEWORKS:
+        for file in files_for(make_job(framework=framework, job={"figures": {"plan": plan}})):
+            if not file.filename.endswith(".json"):
+                comments = [line for line in file.text.split("\n") if line.startswith("# ")]
+                assert f"plan: {plan}" in " ".join(line.removeprefix("#").strip() for line in comments)
+                assert max(map(len, comments[:12])) <= 110
+    endless = files_for(make_job(job={"figures": {"plan": "x" * 5000}}))[0].text
+    assert endless.count("x" * 90) < 8
+    assert "…" in endless
