@@ -210,9 +210,10 @@ def _feature_imports(job: EmitJob, values: Mapping[str, Any]) -> list[str]:
 
 def _needs(job: EmitJob, launcher: str) -> str:
     """Packages to install, for the script's docstring."""
-    names = ["torch >= 2.9", "transformers >= 5", "numpy"]
+    named = dict(job.versions.given) if job.versions else {}
+    names = [f"torch >= {named.get('torch', '2.9')}", "transformers >= 5", "numpy"]
     if launcher == "deepspeed":
-        names.append("deepspeed >= 0.19.8")
+        names.append(f"deepspeed >= {named.get('deepspeed', '0.19.8')}")
     if job.adapter:
         names.append("peft")
     if job.settings.precision == "fp8":

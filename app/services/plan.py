@@ -16,6 +16,7 @@ from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
 from app.services.document import plan_document
+from app.services.releases import release_warnings
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
 
@@ -56,7 +57,8 @@ def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan) -> Answer:
         return Answer(request=request, plan=plan, job=None, gpu_name=resolved.gpu_name)
     job = _job(request, resolved, plan)
     files, unwritten = _files(job)
-    plan = replace(plan, files=files, warnings=plan.warnings + unwritten + _revision(request))
+    said = (*unwritten, *_revision(request), *release_warnings(job))
+    plan = replace(plan, files=files, warnings=plan.warnings + said)
     return Answer(request=request, plan=plan, job=job if files else None, gpu_name=resolved.gpu_name)
 
 
@@ -102,6 +104,7 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         adapter=adapter,
         engine_version=ENGINE_VERSION,
         figures=figures,
+        versions=resolved.question.constraints.versions,
         planned_allocated_bytes=best.gpu.peak_allocated_bytes,
         planned_reserved_bytes=best.gpu.peak_reserved_bytes,
     )

@@ -9,6 +9,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from app.catalog.fitted import fitted_rates
+from app.catalog.keys import versions_for
 from app.catalog.models import find_model
 from app.domain.errors import InvalidRequestError
 from app.domain.model.architecture import Architecture
@@ -65,9 +66,9 @@ def resolve(request: PlanRequest, hub: Hub | None = None) -> Resolved:
         headroom_frac=request.headroom_frac,
     )
     _check_training(setup)
-    question = Question(
-        setup=setup, pools=cluster.pools, constraints=Constraints(**request.constraints.model_dump()), objective=request.objective,
-    )  # fmt: skip
+    versions = versions_for({"deepspeed": request.deepspeed_version, "torch": request.torch_version})
+    constraints = Constraints(**request.constraints.model_dump(), versions=versions)
+    question = Question(setup=setup, pools=cluster.pools, constraints=constraints, objective=request.objective)
     return Resolved(question=question, model=model, gpu_name=cluster.gpu_name, assumed=cluster.assumed)
 
 

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import InvalidRequestError
 from app.domain.plan import PlanWarning
 from tests.planning import plan_of
 
@@ -51,6 +50,7 @@ CONTRADICTIONS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("step_in_backward_ignored", "zero2", {"optimizer_in_backward": True}, {}),
     ("step_in_backward_ddp", "ddp", {"optimizer_in_backward": True}, {}),
     ("step_in_backward_accumulates", "fsdp2", {"optimizer_in_backward": True, "grad_accum": 4}, {}),
+    ("muon_without_reduce_scatter", "zero3", {"optimizer": "muon"}, {}),
     ("eight_bit_offloaded", "zero2", {"optimizer": "adamw_8bit"}, OFFLOAD),
     ("eight_bit_offloaded", "fsdp2", {"optimizer": "paged_adamw_8bit"}, BOTH),
     ("paged_not_paged", "fsdp2", {"optimizer": "paged_adamw_8bit"}, {}),
@@ -89,13 +89,6 @@ def test_a_plain_request_contradicts_nothing(how: str, offload: dict[str, Any]) 
     assert ABOUT_CHOICES & set(warned(how, {}, offload)) == set()
 
 
-@pytest.mark.parametrize(("how", "pins"), [("fsdp2", {"offload_optimizer": "nvme"}), ("ddp", {"offload_optimizer": "nvme"}), ("ddp", BOTH)])
-def test_offload_a_framework_has_not_is_refused(how: str, pins: dict[str, Any]) -> None:
-    """FSDP2 knows host memory only, DDP none: nothing is planned, and the error says which pin."""
-    with pytest.raises(InvalidRequestError, match="offload"):
-        warned(how, {}, pins)
-
-
 def test_supported_choices_are_not_warned_about() -> None:
     """The same settings where they do what they say."""
     silent = [
@@ -104,6 +97,7 @@ def test_supported_choices_are_not_warned_about() -> None:
         ("fsdp2", {"optimizer_in_backward": True}, {}),
         ("fsdp2", {"optimizer": "adamw_8bit", "optimizer_state_dtype": "int8"}, {}),
         ("zero2", {"optimizer": "lion"}, OFFLOAD),
+        ("zero2", {"optimizer": "muon"}, {}),
         ("zero2", {"optimizer": "paged_adamw_8bit"}, {}),
         ("fsdp2", {"activation_offload": True}, {}),
         ("zero2", {"grad_dtype": "fp16", "precision": "fp16"}, {}),

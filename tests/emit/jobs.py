@@ -36,7 +36,8 @@ DTYPES = {"bf16": ("bf16", "bf16"), "fp16": ("fp16", "fp16"), "fp32": ("fp32", "
 def tiny_llama(*, hidden_size: int = 64, num_layers: int = 2, tied: bool = False, moe: bool = False) -> Architecture:
     """A Llama or Mixtral of a few thousand parameters, tensor by tensor."""
     attention = Attention(num_heads=4, num_kv_heads=2, head_dim=hidden_size // 4, v_head_dim=hidden_size // 4)
-    routed = Moe(num_experts=4, experts_per_token=2, expert_ffn_hidden_size=2 * hidden_size) if moe else None
+    named = "MixtralSparseMoeBlock"
+    routed = Moe(num_experts=4, experts_per_token=2, expert_ffn_hidden_size=2 * hidden_size, class_name=named) if moe else None
     ffn = experts(hidden_size, routed) if routed else gated_mlp(hidden_size, 2 * hidden_size)
     weights = (*grouped_attention(hidden_size, attention), *ffn)
     block = Block(

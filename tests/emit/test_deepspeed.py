@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequestError
+from app.domain.model.infer import Shape, architecture_from_shape
 from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
+from app.emit.model_source import SHAPED_MOE
 from tests.emit.jobs import make_job, tiny_llama
 from tests.emit.lint import FILLED_BY_TRAINER, autos, findings
 
+SHAPED_MIXTURE = Shape(num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16, ffn_hidden_size=128, vocab_size=256,
+                       num_experts=4, experts_per_token=2)  # fmt: skip
 STRATEGIES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 OPTIMIZERS = ("adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "muon", "sgd_momentum", "sgd")
 OFFLOADS = [("none", "none"), ("cpu", "none"), ("cpu", "cpu"), ("nvme", "none"), ("nvme", "nvme"), ("none", "cpu")]
@@ -130,11 +134,15 @@ def test_pure_fp16_is_refused_without_cpu_adam() -> None:
 
 
 def test_experts_are_gathered_together_at_stage_3_only() -> None:
-    """The class DeepSpeed must treat as one is derived from the family of the block."""
+    """The class DeepSpeed must treat as one is the model's own, or that of the family the script builds from a shape."""
     moe = tiny_llama(moe=True)
     job = make_job(model=moe, strategy="zero3")
     assert findings(emitted(job), job) == []
-    assert "MixtralSparseMoeBlock" in emitted(job)["zero_optimization"]["leaf_module"]["classes"]
+    assert emitted(job)["zero_optimization"]["leaf_module"]["classes"] == ["MixtralSparseMoeBlock"]
+    shaped = architecture_from_shape(SHAPED_MIXTURE)
+    bare = {"hf_id": None, "hf_config": None}
+    assert emitted(make_job(model=shaped, strategy="zero3", job=bare))["zero_optimization"]["leaf_module"]["classes"] == [SHAPED_MOE]
+    assert "leaf_module" not in emitted(make_job(model=shaped, strategy="zero3"))["zero_optimization"]
     assert "leaf_module" not in emitted(make_job(model=moe, strategy="zero2"))["zero_optimization"]
     assert "leaf_module" not in emitted(make_job(strategy="zero3"))["zero_optimization"]
 

@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from app.catalog.keys import load_keys
 from app.domain.errors import ConflictError
 from app.domain.plan import Artifact
+from app.domain.versions import Versions
 from app.emit import FILE_KINDS, file_for, files_for
 from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
@@ -182,11 +184,21 @@ def test_one_node_and_several_start_differently() -> None:
 def test_host_work_sets_threads_and_pinned_rounding() -> None:
     """Threads only where an optimizer runs on the CPU; rounding is switched off wherever host memory is pinned."""
     assert "OMP_NUM_THREADS" in launch_text(offload_optimizer="cpu")
-    assert "pinned_max_round_threshold_mb" in launch_text(offload_optimizer="cpu")
+    assert "pinned_max_cached_size_mb:64" in launch_text(offload_optimizer="cpu")
     assert "OMP_NUM_THREADS" not in launch_text(activation_offload=True)
-    assert "pinned_max_round_threshold_mb:64" in launch_text(activation_offload=True)
+    assert "pinned_max_cached_size_mb:64" in launch_text(activation_offload=True)
     assert "OMP_NUM_THREADS" not in launch_text()
     assert "expandable_segments:True" in launch_text()
+
+
+def test_blocks_of_several_sizes_are_not_kept_for_reuse() -> None:
+    """torch up to 2.13 hands out a kept block that is too small where sizes are not rounded: only equal checkpoints are kept."""
+    equal = {"activation_offload": True, "activation_checkpointing": "full"}
+    assert "pinned_max_round_threshold_mb:64" in launch_text(**equal)
+    assert "round_threshold" not in launch_text(**equal, offload_optimizer="cpu")
+    assert "round_threshold" not in launch_text(activation_offload=True, activation_checkpointing="none")
+    older = Versions(given=(("torch", "2.10"),), keys=load_keys())
+    assert "pinned" not in launch_text(offload_optimizer="cpu", job={"versions": older})
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")
@@ -203,3 +215,18 @@ def test_figures_are_in_every_header() -> None:
     for framework in FRAMEWORKS:
         for file in files_for(make_job(framework=framework, model=tiny_llama())):
             assert file.filename.endswith(".json") or "# Peak memory: 61.4 GiB of 79.6 GiB" in file.text
+
+
+def test_a_long_figure_is_wrapped_and_not_cut() -> None:
+    """The plan's line is in every header whole, however many axes it names, in comment lines of bounded length."""
+    plan = "ZeRO-3 on 2048 GPUs, hpZ groups of 8, tensor parallel 4, sequence parallel 2, ZeRO++ qwZ and qgZ, micro-batch 2 × 16, "
+    plan += "full checkpointing kept on the host, optimizer offloaded to NVME, parameters offloaded to CPU"
+    for framework in FRAMEWORKS:
+        for file in files_for(make_job(framework=framework, job={"figures": {"plan": plan}})):
+            if not file.filename.endswith(".json"):
+                comments = [line for line in file.text.split("\n") if line.startswith("# ")]
+                assert f"plan: {plan}" in " ".join(line.removeprefix("#").strip() for line in comments)
+                assert max(map(len, comments[:12])) <= 110
+    endless = files_for(make_job(job={"figures": {"plan": "x" * 5000}}))[0].text
+    assert endless.count("x" * 90) < 8
+    assert "…" in endless

@@ -86,7 +86,7 @@ def pinned_cache_bytes(params: Array, bytes_each: Array, ranks: Array, ranks_per
 
 
 @term(title="pinned blocks rounded up", equation="bytes_per_rank × ranks_per_node", source="torch-pinned", exactness="derived",
-      changes_it="pinned_max_round_threshold_mb in launch.sh")  # fmt: skip
+      changes_it="pinned_max_cached_size_mb in launch.sh")  # fmt: skip
 def pinned_rounding_node_bytes(bytes_per_rank: Array, ranks_per_node: Array) -> Array:
     """What rounding to powers of two adds to pinned blocks up to 64 MiB, one a tensor; larger ones keep their size. Bytes per node."""
     return bytes_per_rank * ranks_per_node

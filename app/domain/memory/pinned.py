@@ -11,13 +11,13 @@ from app.domain.setup import Array, TrainingSetup
 from app.domain.units import MIB
 
 ROUND_LIMIT_MIB = 64
-"""Blocks above this keep their size: launch.sh sets ``pinned_max_round_threshold_mb`` to it."""
+"""Blocks above this keep their size: launch.sh sets ``pinned_max_cached_size_mb``, or the threshold of rounding, to it."""
 
 
 def pinned_rounding_bytes(block_bytes: float) -> int:
     """Bytes torch's pinned allocator adds to one block: it takes the next power of two unless a rounding threshold is set.
 
-    Source: torch CachingHostAllocator; ``pinned_max_round_threshold_mb`` in the launch file avoids it.
+    Source: torch CachingHostAllocator; ``pinned_max_cached_size_mb`` in the launch file avoids it.
 
     Example: the fp32 partition of 70.6e9 parameters on 8 ranks takes 68.7e9 bytes instead of 35.3e9.
         >>> round((35.3e9 + pinned_rounding_bytes(35.3e9)) / 1e9, 1)

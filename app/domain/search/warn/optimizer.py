@@ -27,6 +27,15 @@ def optimizer_warnings(evaluation: Evaluation, candidate: Candidate) -> Iterator
     yield from _state_dtype(recipe, settings)
     yield from _implementation(recipe, settings)
     yield from _superoffload(evaluation, candidate)
+    if settings.optimizer == "muon" and settings.strategy == "zero3":
+        yield warning(
+            "muon_without_reduce_scatter",
+            "DeepSpeed refuses Muon at stage 3 together with reduce_scatter, for it orthogonalises whole matrices: the file sets it false, "
+            "and gradients travel by all-reduce, twice the bytes of a reduce-scatter.",
+            "training.optimizer",
+            "Use strategy zero2 for Muon where it fits, or adamw.",
+            "info",
+        )
 
 
 def _step_in_backward(settings: Settings) -> Iterator[PlanWarning]:

@@ -1,0 +1,62 @@
+"""Configuration keys by release: which library releases are claimed, and what each of their keys needs."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from app.catalog.data import document
+from app.domain.errors import InvalidRequestError
+from app.domain.versions import Key, Versions, release_of
+
+
+@cache
+def load_keys() -> tuple[Key, ...]:
+    """Every key of the catalogue, in its order."""
+    return tuple(_key(entry) for entry in document("keys")["keys"])
+
+
+def oldest(library: str) -> str:
+    """The oldest release that files are written for."""
+    return str(document("keys")["libraries"][library]["oldest"])
+
+
+def checked(library: str) -> str:
+    """The newest release the keys were read in."""
+    return str(document("keys")["libraries"][library]["checked"])
+
+
+def versions_for(given: dict[str, str | None]) -> Versions | None:
+    """The releases a request names; None where it names none at all.
+
+    Args:
+        given: release by library, None where it is left out.
+
+    Raises:
+        InvalidRequestError: no version, or one older than is claimed.
+    """
+    named = {library: version for library, version in given.items() if version is not None}
+    for library, version in named.items():
+        _check(library, version)
+    if not named:
+        return None
+    return Versions(given=tuple(named.items()), keys=tuple(key for key in load_keys() if key.since))
+
+
+def _check(library: str, version: str) -> None:
+    field, first = f"{library}_version", oldest(library)
+    try:
+        release = release_of(version)
+    except ValueError as error:
+        raise InvalidRequestError.at(field, msg=f"{field} {error}", hint=f"write it as {checked(library)}") from None
+    if release < release_of(first):
+        raise InvalidRequestError.at(
+            field,
+            msg=f"{field} {version} is older than {first}, the oldest release that files are written for",
+            hint=f"use {first} or newer, or leave it out for {checked(library)}",
+        )
+
+
+def _key(entry: dict[str, object]) -> Key:
+    values = {name: entry[name] for name in ("library", "since", "until", "inert", "below", "loses", "replaced_by") if name in entry}
+    defaults = tuple((since or "", value) for since, value in entry.get("defaults", ()))  # type: ignore[attr-defined]
+    return Key(name=str(entry["key"]), defaults=defaults, **values)  # type: ignore[arg-type]
