@@ -47,7 +47,7 @@ class Card:
     template: str
     named: tuple[str, ...]
 
-    def with_numbers(self, arguments: Mapping[str, Any], index: int) -> str:
+    def with_numbers(self, arguments: Mapping[str, Any], index: int = 0) -> str:
         """The equation with the names of arguments replaced by one candidate's values."""
         return self.template % tuple([_show(entry(arguments[name], index)) for name in self.named])
 

@@ -322,7 +322,7 @@ def _quantised_bytes(model: Architecture, recipe: Recipe) -> float:
     return quantised_params(model) * base_weight_bytes(recipe.adapter.base_bits)
 
 
-def _frozen_bytes(numbers: Numbers, dtypes: StoredDtypes) -> float:
+def frozen_bytes_each(numbers: Numbers, dtypes: StoredDtypes) -> float:
     """Bytes of one frozen parameter, averaged: beside a quantised base, embeddings and head keep the dtype they were loaded in.
 
     peft's preparation would make them fp32; trainers cast embeddings and head back, and published runs hold them in 16 bits
@@ -359,7 +359,7 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], num
     return {
         "compute_bytes": spread([dtype_bytes(d.compute) for d in rows]),
         "param_bytes": spread([dtype_bytes(d.param) for d in rows]),
-        "frozen_bytes": spread([_frozen_bytes(numbers, d) for d in rows]),
+        "frozen_bytes": spread([frozen_bytes_each(numbers, d) for d in rows]),
         "master_bytes": spread([dtype_bytes(d.master) for d in rows]),
         "duplicate_bytes": spread([dtype_bytes(d.param) * d.duplicate_master for d in rows]),
         "grad_bytes": spread([dtype_bytes(d.grad) for d in rows]),
