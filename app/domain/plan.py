@@ -83,6 +83,11 @@ class Settings:
         """Ranks that see different data: the global batch is micro_batch × grad_accum × dp."""
         return self.dp_replicate * self.dp_shard
 
+    @property
+    def divides_states(self) -> bool:
+        """Whether DDP's ranks each hold the optimizer's states of some tensors (ZeroRedundancyOptimizer)."""
+        return (self.framework, self.strategy) == ("ddp", "zero1")
+
 
 class TermResult(NamedTuple):
     """One line of a ledger.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from app.domain.errors import ConflictError
 from app.domain.plan import Artifact
 from app.emit.job import EmitJob
-from app.emit.scripts import STATE_DICT, TORCH_IMPORTS, Script, shards_optimizer, write_script
+from app.emit.scripts import STATE_DICT, TORCH_IMPORTS, Script, write_script
 
 
 def ddp_script(job: EmitJob) -> Artifact:
@@ -20,7 +20,7 @@ def ddp_script(job: EmitJob) -> Artifact:
     if s.optimizer_in_backward:
         raise ConflictError("DDP reduces a gradient after its hooks ran, so optimizer_in_backward cannot be used with it")
     imports = [*TORCH_IMPORTS, "torch.nn.parallel:DistributedDataParallel"]
-    if shards_optimizer(job):
+    if s.divides_states:
         imports = [name for name in imports if not name.endswith("et_state_dict")]
         imports += [f"{STATE_DICT}:get_model_state_dict", f"{STATE_DICT}:set_model_state_dict"]
         imports.append("torch.distributed.optim:ZeroRedundancyOptimizer")

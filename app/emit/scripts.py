@@ -108,10 +108,9 @@ def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
         "moe": is_moe(job.model),
         "scaler": launcher != "deepspeed" and s.precision == "fp16",
         "autocast": launcher == "ddp" and compute_dtype(job) != s.param_dtype,
-        "shards_optimizer": shards_optimizer(job),
         "client_optimizer": s.optimizer in CLIENT_OPTIMIZERS,
         "optimizer_call": _optimizer_call(job, launcher),
-        "optimizer_words": _OPTIMIZER_WORDS["sharded" if shards_optimizer(job) else launcher],
+        "optimizer_words": _OPTIMIZER_WORDS["sharded" if s.divides_states else launcher],
         "needs": _needs(job, launcher),
     }
 
@@ -122,11 +121,6 @@ _OPTIMIZER_WORDS = {
     "ddp": "The plan's optimizer over the weights that are trained",
     "deepspeed": "The plan's optimizer, which DeepSpeed has no name for",
 }
-
-
-def shards_optimizer(job: EmitJob) -> bool:
-    """Whether DDP's ranks divide the optimizer's states between them."""
-    return (job.settings.framework, job.settings.strategy) == ("ddp", "zero1")
 
 
 def _gib(num_bytes: int | None) -> str:

@@ -34,7 +34,7 @@ def dcp_terms(case: Situation) -> tuple[TermResult, ...]:
 def dcp_files(case: Situation) -> tuple[SavedFiles, ...]:
     """One file a rank, and two small ones."""
     s, found = case.settings, dcp_terms(case)
-    states = total_bytes(t for t in found if t.category == "optimizer_states") if case.divides_states else 0
+    states = total_bytes(t for t in found if t.category == "optimizer_states") if s.divides_states else 0
     total = total_bytes(found) - states
     # Copies of a tensor are written by whichever of the ranks that hold it has the least to write.
     spread = s.strategy == "hsdp" or s.framework == "ddp" or s.tensor_parallel > 1
@@ -88,7 +88,7 @@ def dcp_resume(case: Situation) -> Resume:
 def dcp_notes(case: Situation) -> tuple[str, ...]:
     """What is easy to get wrong."""
     found = ["Every rank must reach the save; a folder without state.json was cut off while it was written."]
-    if case.divides_states:
+    if case.settings.divides_states:
         found.append("Optimizer states are gathered into rank 0's host memory, and read whole by every rank that resumes.")
     if case.adapted:
         found.append("The frozen base is not saved: keep the repository or folder it was loaded from.")

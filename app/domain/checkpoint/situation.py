@@ -62,11 +62,6 @@ class Situation:
         return STAGES[self.settings.strategy]
 
     @property
-    def divides_states(self) -> bool:
-        """Whether DDP's ranks hold the states of different tensors, which are gathered for a save."""
-        return (self.settings.framework, self.settings.strategy) == ("ddp", "zero1")
-
-    @property
     def adapted(self) -> bool:
         """Whether an adapter is trained instead of the model."""
         return self.recipe.adapter is not None
