@@ -55,6 +55,15 @@ def test_zero1_steps_with_its_part_of_the_gradients() -> None:
     assert by_moment["loss backward"] == by_moment["end of backward"] == pytest.approx(8 * by_moment["optimizer step"])
 
 
+def test_bf16_optimizer_steps_beside_the_modules_own_gradients() -> None:
+    """Stage 1 with fp32 accumulation: the 16-bit gradients are dropped after the step, the copy that was sent before it."""
+    zero1 = {"framework": "deepspeed", "strategy": "zero1", **NO_OFFLOAD}
+    gpu = plan_of(LLAMA, STEP | {"grad_accum": 4, "grad_dtype": "fp32"}, constraints=zero1, pool={"gpu_memory_gib": 141}).recommended.gpu
+    name = "low-precision gradients beside fp32 accumulation"
+    held = {m.name: sum(t.value for t in m.terms if t.name == name) for m in gpu.moments}
+    assert held["end of backward"] == 2 * held["optimizer step"] == pytest.approx(4 * 8_030_261_248)
+
+
 def test_expandable_segments_reserve_less() -> None:
     """With expandable segments the reserved total lies between the live tensors and the default allocator's."""
     for constraints in (FSDP, {"framework": "ddp", **NO_OFFLOAD}):

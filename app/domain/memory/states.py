@@ -158,7 +158,8 @@ def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, colum
     ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
                params=kept, bytes_each=width, ranks=ranks)  # fmt: skip
     twice = stage1 & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer != 1)
-    backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0}
+    # The copy that is sent goes when the reduction is over, the module's own gradients when the step is.
+    backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0, STEP: 1.0}
     ledger.add(second_gradient_bytes, "gradients", "backward", backward, params=kept * twice, bytes_each=c.compute_bytes)
     adds = (c.grad_accum > 1) & c.zero12 & (c.reduces_each > 0) & (c.grad_bytes < 4)
     ledger.add(
