@@ -64,6 +64,17 @@ def test_bf16_optimizer_steps_beside_the_modules_own_gradients() -> None:
     assert held["end of backward"] == 2 * held["optimizer step"] == pytest.approx(4 * 8_030_261_248)
 
 
+def test_a_bucket_has_its_size_however_little_is_trained() -> None:
+    """DeepSpeed allocates it whole; the plan therefore asks for no larger one than an adapter fills, 10M elements at least."""
+    constraints = FSDP | {"framework": "deepspeed", "strategy": "zero3", "shard_group_size": 8}
+    small = plan_of(LLAMA, STEP | {"adapter": {"kind": "lora", "rank": 1}}, constraints=constraints).recommended
+    large = plan_of(LLAMA, STEP | {"adapter": {"kind": "lora", "rank": 16}}, constraints=constraints).recommended
+    assert small.settings.reduce_bucket_numel == 10_000_000
+    assert large.settings.reduce_bucket_numel in (20_000_000, 41_943_040)
+    held = {t.value for t in small.gpu.moments[0].terms if t.name == "reduce bucket"}
+    assert held == {2.0 * 10_000_000}
+
+
 def test_expandable_segments_reserve_less() -> None:
     """With expandable segments the reserved total lies between the live tensors and the default allocator's."""
     for constraints in (FSDP, {"framework": "ddp", **NO_OFFLOAD}):

@@ -191,12 +191,19 @@ def test_gradients_take_what_the_plan_says(counted: Callable[[str], Seen], plans
     assert over == pytest.approx(plan.cut_bytes(), abs=2)
 
 
-@pytest.mark.parametrize("name", [case for case, (framework, *_) in CASES.items() if framework == "fsdp2"])
-def test_fsdp2_frees_gradients_and_keeps_nothing_else(counted: Callable[[str], Seen], name: str) -> None:
-    """After the step its gradients are gone, and what else is alive is a few buffers of the model."""
+@pytest.mark.parametrize("name", [case for case, (framework, *_) in CASES.items() if framework == "fsdp2" or case.startswith("zero2")])
+def test_nothing_else_outlives_a_step(counted: Callable[[str], Seen], name: str) -> None:
+    """Gradients are gone under FSDP2 and ZeRO-2, and what else is alive is a few buffers of the model."""
     after = counted(name)["after"]
     assert after["gradients"] == 0
     assert 0 < after["rest"] < 2000
+
+
+@pytest.mark.parametrize("name", ["zero3", "zero3 accumulated", "zero3 lora", "zero3 on four", "hpz"])
+def test_zero3_keeps_its_whole_bucket(counted: Callable[[str], Seen], plans: dict[str, Planned], name: str) -> None:
+    """Between steps as well, however little is trained; beside it only small tensors."""
+    s = plans[name].job.settings
+    assert 0 < counted(name)["after"]["rest"] - 2 * s.reduce_bucket_numel < 20_000
 
 
 def test_hpz_keeps_its_secondary_copy(counted: Callable[[str], Seen], plans: dict[str, Planned]) -> None:
