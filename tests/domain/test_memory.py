@@ -75,6 +75,19 @@ def test_a_bucket_has_its_size_however_little_is_trained() -> None:
     assert held == {2.0 * 10_000_000}
 
 
+def test_zero2_makes_room_for_its_part_when_backward_begins() -> None:
+    """The last rank's part begins with the head; on 64 ranks another one holds whole the embedding that four of them share."""
+    zero2 = {"framework": "deepspeed", "strategy": "zero2", **NO_OFFLOAD}
+    gpu = plan_of(LLAMA, STEP | {"grad_accum": 1}, gpus=8, nodes=8, constraints=zero2).recommended.gpu
+    held = {m.name: {t.name: t.value for t in m.terms} for m in gpu.moments}
+    part = 8_030_261_248 / 64
+    for moment in ("backward of the last block", "end of backward", "optimizer step"):
+        assert held[moment]["gradients"] == pytest.approx(2 * part, rel=1e-6)
+        cut = held[moment]["gradients of tensors cut by a partition"]
+        assert 2 * (128256 * 4096 - part) < cut < 2 * (128256 * 4096 + 2 * 14336 * 4096)
+    assert "gradients of tensors cut by a partition" not in held["end of forward"]
+
+
 def test_expandable_segments_reserve_less() -> None:
     """With expandable segments the reserved total lies between the live tensors and the default allocator's."""
     for constraints in (FSDP, {"framework": "ddp", **NO_OFFLOAD}):

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 
 from app.domain.memory.moments import STEP
-from app.domain.model.architecture import Role
 from app.domain.search.evaluate import Evaluation, evaluate
 from app.domain.search.settings import settings_at
 from app.emit.deepspeed_zero import uses_bf16_optimizer
@@ -44,7 +43,7 @@ KINDS = {
 
 STATES = {
     "parameters": ("parameters", "frozen parameters", "adapter parameters"),
-    "gradients": ("gradients", "low-precision gradients beside fp32 accumulation"),
+    "gradients": ("gradients", "gradients of tensors cut by a partition", "low-precision gradients beside fp32 accumulation"),
     "master weights": ("fp32 master weights", "duplicate master weights"),
     "optimizer states": ("optimizer states",),
 }
@@ -112,22 +111,6 @@ class Planned:
         secondary = int(self._column("hpz")) > 1 and group.endswith(str(int(self._column("hpz"))))
         return times * self._padding(above=self._column("persistence") if secondary else 0) * self._column("compute_bytes")
 
-    def cut_bytes(self) -> float:
-        """Gradients on rank 0 beyond its own part when the update begins, which no term counts.
-
-        ZeRO-1 and 2 keep a tensor that the end of the partition cuts whole. BF16_Optimizer has the module's own gradients still.
-        """
-        width, s = self._column("grad_bytes"), self.job.settings
-        if self.bf16_optimizer or s.strategy not in ("zero1", "zero2") or width > self._column("compute_bytes") or self.job.adapter:
-            return 0.0
-        part = (self.params + self._padding()) / self._column("state_ranks")
-        held = 0
-        for size in self._tensors():
-            held += size
-            if held >= part:
-                break
-        return (held - part) * width
-
     @property
     def bf16_optimizer(self) -> bool:
         """Whether DeepSpeed picks its BF16_Optimizer."""
@@ -137,11 +120,9 @@ class Planned:
         return float(np.broadcast_to(getattr(self.evaluation.columns, name), self.evaluation.columns.row.shape)[self.index])
 
     def _tensors(self) -> list[int]:
-        """Elements of every tensor, in the order of the module's parameters."""
-        model = self.job.model
-        first = [w.numel for w in model.weights if w.role is Role.EMBEDDING]
-        last = [w.numel for w in model.weights if w.role is not Role.EMBEDDING]
-        return first + [w.numel for stack in model.stacks for _ in range(stack.count) for w in stack.block.weights] + last
+        """Elements of every tensor."""
+        inside = [w.numel for stack in self.job.model.stacks for _ in range(stack.count) for w in stack.block.weights]
+        return inside + [w.numel for w in self.job.model.weights]
 
     def _padding(self, above: float = 0) -> int:
         """Elements that a library adds and no term counts.

@@ -66,14 +66,17 @@ class Watch:
 
 
 def count(path: Path) -> dict[str, Any]:
-    """Train one script."""
+    """Train one script: what this rank sent, and what is kept by the rank that keeps most of it."""
     sys.argv = [str(path), "--from-scratch", "--steps", str(STEPS)]
     sys.argv += ["--ds-config", str(path.parent / "ds_config.json")] if path.stem.startswith("ds_") else []
     script = loaded(path)
     with Collectives() as tally:
         watch = Watch(script, tally)
         script.main()
-    return watch.seen
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, watch.seen)
+    kept = {when: {state: max(seen[when][state] for seen in ranks) for state in ranks[0][when]} for when in ("before", "after")}
+    return watch.seen | kept
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """What the emitted scripts make the libraries send and keep is what the plan says, byte for byte where a term is exact.
 
 Tiny models of odd sizes train on CPU ranks, case after case in one launch, and the last of three steps is counted
-(tests/verify/counting.py). What the terms leave out is written out here: the padding of each library, tensors that a
-ZeRO-1 or 2 partition cuts, and messages of a few elements.
+(tests/verify/counting.py). What the terms leave out is written out in planned_counts.py: what each library adds to divide
+evenly, and messages of a few elements.
 """
 
 from __future__ import annotations
@@ -185,10 +185,9 @@ def test_states_take_what_the_plan_says(counted: Callable[[str], Seen], plans: d
 
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_take_what_the_plan_says(counted: Callable[[str], Seen], plans: dict[str, Planned], name: str) -> None:
-    """When the update begins; ZeRO-1 and 2 keep tensors that their partition cuts whole, unless they accumulate in fp32."""
+    """When the update begins, on the rank that has most: ZeRO-1 and 2 keep tensors that a partition cuts whole."""
     plan, seen = plans[name], counted(name)["before"]["gradients"]
-    over = seen - plan.state("gradients") - plan.state_padding("gradients")
-    assert over == pytest.approx(plan.cut_bytes(), abs=2)
+    assert seen - plan.state("gradients") == pytest.approx(plan.state_padding("gradients"), abs=8)
 
 
 @pytest.mark.parametrize("name", [case for case, (framework, *_) in CASES.items() if framework == "fsdp2" or case.startswith("zero2")])
