@@ -47,7 +47,7 @@ SOURCES: dict[str, Source] = {
         Source("ds-pipe", "DeepSpeed 0.19.8, runtime/pipe/engine.py", _DS + "runtime/pipe/engine.py"),
         Source("ds-swap", "DeepSpeed 0.19.8, runtime/swap_tensor", _DS + "runtime/swap_tensor"),
         Source("torch-fsdp2", "PyTorch 2.13, torch/distributed/fsdp/_fully_shard", _TORCH + "distributed/fsdp/_fully_shard"),
-        Source("torch-fsdp2-measured", "Live storages counted under PyTorch 2.13 fully_shard with a fake process group (tests/verify)"),
+        Source("torch-fsdp2-measured", "Live storages of PyTorch 2.13 fully_shard on a fake process group (tests/verify/test_live.py)"),
         Source("torch-pinned", "PyTorch 2.13, ATen/core/CachingHostAllocator.h", "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/core/CachingHostAllocator.h"),
         Source("torch-ddp", "PyTorch 2.13, torch/nn/parallel/distributed.py", _TORCH + "nn/parallel/distributed.py"),
         Source("torch-optim", "PyTorch 2.13, torch/optim", _TORCH + "optim"),
