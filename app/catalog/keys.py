@@ -2,11 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cache
 
 from app.catalog.data import document
 from app.domain.errors import InvalidRequestError
 from app.domain.versions import Key, Versions, release_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """What releases of a library get wrong, from one release to the one that mends it, under some strategies with accumulation."""
+
+    library: str
+    since: str
+    fixed: str
+    strategies: tuple[str, ...]
+    says: str
+    instead: str
+
+    def concerns(self, release: str) -> bool:
+        """Whether that release has it."""
+        return release_of(self.since) <= release_of(release) < release_of(self.fixed)
+
+
+@cache
+def load_faults() -> tuple[Fault, ...]:
+    """Every known fault of a claimed release that makes a written file train wrongly."""
+    return tuple(
+        Fault(
+            library=entry["library"], since=entry["from"], fixed=entry["fixed"], strategies=tuple(entry["strategies"]),
+            says=entry["says"], instead=entry["instead"],
+        )
+        for entry in document("keys")["faults"]
+    )  # fmt: skip
 
 
 @cache

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 
-from app.catalog.keys import checked
+from app.catalog.keys import checked, load_faults
 from app.domain.plan import PlanWarning
 from app.domain.versions import Key, release_of
 from app.emit.deepspeed import deepspeed_config
@@ -28,12 +28,24 @@ def release_warnings(job: EmitJob) -> Iterator[PlanWarning]:
                 message=f"{_WORDS[library]} {release} is newer than {checked(library)}, with which these files were checked.",
                 fix=f"Read the release notes since {checked(library)}, or use it.",
             )  # fmt: skip
+        yield from _faults(job, library, release)
     option = pinned_option(_newest(job))
     if option and (rounding := job.versions.lacking("torch", f"PYTORCH_CUDA_ALLOC_CONF {option}")):
         yield _lacking(rounding, job.versions.of("torch"))
     if job.settings.framework == "deepspeed":
         newest = json.loads(deepspeed_config(_newest(job)).text)
         yield from (_lacking(key, job.versions.of(key.library)) for key in later_keys(newest, job))
+
+
+def _faults(job: EmitJob, library: str, release: str) -> Iterator[PlanWarning]:
+    for fault in load_faults():
+        used = fault.library == library and job.settings.strategy in fault.strategies and job.settings.grad_accum > 1
+        if used and fault.concerns(release):
+            yield PlanWarning(
+                code="release_fault", severity="error", field=f"{library}_version",
+                message=f"{_WORDS[library]} {fault.since} up to {fault.fixed}: {fault.says}, {job.settings.grad_accum} micro-steps here.",
+                fix=f"Use {_WORDS[library]} {fault.fixed} or newer, or {fault.instead}.",
+            )  # fmt: skip
 
 
 def _newest(job: EmitJob) -> EmitJob:

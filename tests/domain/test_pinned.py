@@ -66,6 +66,8 @@ REFUSED: list[tuple[str, dict[str, Any], dict[str, Any], str, str]] = [
     ("offload_parameters", {"framework": "fsdp2", "offload_parameters": "nvme"}, {}, "host memory only", "use cpu"),
     ("offload_optimizer", {"framework": "fsdp2", "offload_optimizer": "cpu", "offload_parameters": "none"}, {}, "together", "both"),
     ("offload_parameters", {"framework": "fsdp2", "offload_optimizer": "none", "offload_parameters": "cpu"}, {}, "together", "both"),
+    ("offload_parameters", {"strategy": "zero3", "offload_optimizer": "none", "offload_parameters": "cpu"}, {}, "leaves 12", "cpu"),
+    ("expert_parallel", {"expert_parallel": 2}, {}, "no experts", "use 1"),
     ("offload_optimizer", {"framework": "ddp", "offload_optimizer": "cpu"}, {}, "DDP has no offload", "zero1"),
     ("offload_parameters", {"framework": "deepspeed", "strategy": "ddp", "offload_parameters": "cpu"}, {}, "stage 0", "zero1"),
 ]

@@ -130,6 +130,9 @@ def _offload(asked: _Asked, strategy: Strategy) -> FieldError | None:
     first, where = next(iter(wanted.items()))
     if strategy.states == "none" or strategy.framework == "ddp":
         return FieldError(("constraints", first), f"{first} {where}: {NO_OFFLOAD[strategy.framework]}", _OFFLOADS)
+    if strategy.parameters == "all" and pins["offload_optimizer"] == "none" and strategy.framework == "deepspeed":
+        message = f"{first} {where} with offload_optimizer none is not planned: it moves 2 bytes a parameter and leaves 12 on the GPU"
+        return FieldError(("constraints", first), message, "set offload_optimizer cpu, which moves the 12, or offload_parameters none")
     if strategy.framework != "fsdp2":
         return None
     for name, where in wanted.items():

@@ -126,8 +126,11 @@ def why_not_degree(setup: TrainingSetup, axis: str, degree: int, framework: str 
     if axis == "pipeline_parallel":
         return f"pipeline_parallel {degree} exceeds the {model.num_layers} layers" if degree > model.num_layers else ""
     if axis == "expert_parallel":
-        odd = next((n for n in _experts(setup) if n % degree), None)
-        return f"expert_parallel {degree} does not divide num_experts {odd}" if odd else ""
+        experts = [s.block.moe.num_experts for s in model.stacks if s.block.moe]
+        if not experts:
+            return f"expert_parallel {degree} has nothing to spread: the model has no experts"
+        odd = next((n for n in experts if n % degree), None)
+        return f"expert_parallel {degree} does not divide num_experts {odd}: {_arithmetic(odd, degree)}" if odd else ""
     if axis == "sequence_parallel":
         return _why_not_sequence(setup, degree, framework)
     for heads, kv_heads in _heads(setup):
@@ -173,10 +176,6 @@ def _heads(setup: TrainingSetup) -> Iterator[tuple[int, int]]:
     yield from dict.fromkeys((a.num_heads, a.num_kv_heads) for a in found if a)
     if not any(found):
         yield setup.model.hidden_size, setup.model.hidden_size
-
-
-def _experts(setup: TrainingSetup) -> list[int]:
-    return [s.block.moe.num_experts for s in setup.model.stacks if s.block.moe] or [1]
 
 
 def why_not_group(strategy: Strategy, group: int, ranks: int, degrees: Degrees, gpus_per_node: int) -> str:
