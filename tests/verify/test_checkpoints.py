@@ -27,13 +27,11 @@ LORA: dict[str, Any] = {"kind": "lora", "rank": 4, "targets": "all-linear"}
 SAVED: dict[str, dict[str, Any]] = {
     "fsdp2": {"framework": "fsdp2"},
     "ddp": {"framework": "ddp", "precision": "fp32"},
-    "zero1": {**ADAM, "strategy": "zero1"},
     "zero2": {**ADAM, "strategy": "zero2"},
     "zero3": {**ADAM, "strategy": "zero3"},
     "stage 0": {**ADAM, "strategy": "ddp"},
     "fsdp2 lora": {"framework": "fsdp2", "job": {"adapter": LORA}},
     "zero2 lora": {**ADAM, "strategy": "zero2", "job": {"adapter": LORA}},
-    "zero3 lora": {**ADAM, "strategy": "zero3", "job": {"adapter": LORA}},
 }
 
 
@@ -101,10 +99,9 @@ def test_the_weights_come_out(folders: dict[str, Path], name: str) -> None:
     assert 0 <= written - export.output_bytes < 16_384
 
 
-@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_adapters_resume_without_their_base(tmp_path: Path, strategy: str) -> None:
+def test_adapters_resume_without_their_base(tmp_path: Path) -> None:
     """The checkpoint leaves the frozen base out; the run goes on as if it had never stopped."""
-    job, save = make_job(**WORLD, **ADAM, strategy=strategy, job={"adapter": LORA}), ["--save-dir", str(tmp_path / "saved")]
+    job, save = make_job(**WORLD, **ADAM, strategy="zero3", job={"adapter": LORA}), ["--save-dir", str(tmp_path / "saved")]
     whole = train(job, tmp_path / "whole", ranks=RANKS, steps=3)
     train(job, tmp_path, ranks=RANKS, steps=2, extra=save)
     assert_same(train(job, tmp_path, ranks=RANKS, steps=3, extra=[*save, "--resume"]), whole[2:])
