@@ -107,6 +107,8 @@ def _notes(job: EmitJob) -> list[str]:
     notes = ["", f"{start} your_train.py"]
     if s.framework == "deepspeed":
         return notes + _deepspeed_notes(job)
+    if s.divides_states:
+        notes.append("accelerate does not divide the optimizer: build ZeroRedundancyOptimizer in your script, as ddp_train.py does.")
     if s.framework == "ddp":
         return notes
     if s.activation_checkpointing == "selective":

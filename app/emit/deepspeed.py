@@ -1,4 +1,4 @@
-"""ds_config.json: the plan in DeepSpeed 0.19.8's words, without a key that does nothing for it.
+"""ds_config.json: the plan in DeepSpeed's words, without a key that does nothing for it or that its release has not.
 
 Sources: DeepSpeed 0.19.8 ``runtime/config.py``, ``runtime/engine.py``, ``runtime/zero/config.py``; transformers
 ``integrations/deepspeed.py`` for what "auto" becomes.
@@ -15,6 +15,7 @@ from app.emit.deepspeed_optimizer import optimizer_block, optimizer_flags
 from app.emit.deepspeed_zero import aio_block, uses_bf16_optimizer, zero_block
 from app.emit.job import EmitJob
 from app.emit.recipe import compute_dtype, zero_stage
+from app.emit.releases import without_later_keys
 
 Dialect = Literal["plain", "hf_auto"]
 
@@ -45,11 +46,8 @@ def deepspeed_config(job: EmitJob, *, dialect: Dialect = "plain") -> Artifact:
         **optimizer_flags(job),
         **_parallel(job),
     }
-    return Artifact(
-        filename="ds_config.json",
-        media_type="application/json",
-        text=json.dumps(config, indent=2, allow_nan=False) + "\n",
-    )
+    text = json.dumps(without_later_keys(config, job), indent=2, allow_nan=False) + "\n"
+    return Artifact(filename="ds_config.json", media_type="application/json", text=text)
 
 
 def _batch(job: EmitJob, *, auto: bool) -> dict[str, Any]:
@@ -74,6 +72,8 @@ def _precision(job: EmitJob, *, auto: bool) -> dict[str, Any]:
     if dtype == "bf16":
         if not s.master_weights and zero_stage(job) > 0:
             block |= {"bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+        if zero_stage(job) in (1, 2) and not uses_bf16_optimizer(job):
+            block["check_grad_overflow"] = True  # only these stages read it, and its default has changed
         out["bf16"] = block
     elif dtype == "fp16":
         # loss_scale 0 is dynamic scaling, from 2^16 on.

@@ -9,17 +9,13 @@ from app.domain.errors import InvalidRequestError
 from app.domain.model.architecture import Architecture, Weight
 from app.domain.model.parameters import is_moe
 from app.emit.job import EmitJob
+from app.emit.model_source import SHAPED_MOE
 from app.emit.recipe import compute_dtype, zero_stage
 
 AIO_BLOCK_BYTES = 2**20
 MAX_PARAM_BUFFERS = 64
 ADAM_SWAP_BUFFERS = 4
 """One buffer each for parameter, gradient and two moments of the tile being stepped."""
-
-MOE_CLASS_SUFFIXES = ("SparseMoeBlock", "MoE", "Moe")
-"""How transformers names the module that routes tokens to experts, after the family's prefix."""
-
-MOE_PREFIX_SUFFIXES = {"NllbMoe": "SparseMLP", "SwitchTransformers": "SparseMLP"}
 
 
 def zero_block(job: EmitJob) -> dict[str, Any]:
@@ -113,37 +109,25 @@ def _stage3(job: EmitJob) -> dict[str, Any]:
         block["zero_quantized_weights"] = True
     if s.quantized_gradients:
         block["zero_quantized_gradients"] = True
-    if leaves := moe_leaf_classes(job.model):
+    if leaves := moe_leaf_classes(job):
         block["leaf_module"] = {"classes": leaves}
     return block
 
 
-def moe_leaf_classes(model: Architecture) -> list[str]:
-    """Classes whose experts stage 3 must gather together, because each rank runs different ones.
-
-    DeepSpeed matches class names and skips those a model has not, so every spelling of the family is listed.
-    """
-    if not is_moe(model):
-        return []
-    prefixes = {_family_prefix(s.block.class_name) for s in model.stacks if s.block.moe} - {""}
-    names: list[str] = []
-    for prefix in sorted(prefixes):
-        special = MOE_PREFIX_SUFFIXES.get(prefix)
-        names += [prefix + special] if special else [prefix + suffix for suffix in MOE_CLASS_SUFFIXES]
-    return names
-
-
-def _family_prefix(class_name: str) -> str:
-    for ending in ("DecoderLayer", "EncoderLayer", "DecoderBlock", "Block", "Layer"):
-        if class_name.endswith(ending):
-            return class_name.removesuffix(ending)
-    return ""
+def moe_leaf_classes(job: EmitJob) -> list[str]:
+    """Classes whose experts stage 3 must gather together, because each rank runs different ones."""
+    known = {stack.block.moe.class_name for stack in job.model.stacks if stack.block.moe} - {""}
+    if not known and is_moe(job.model) and not job.hf_id and not job.hf_config:
+        return [SHAPED_MOE]
+    return sorted(known)
 
 
 def _offload_optimizer(job: EmitJob) -> dict[str, Any]:
-    device = job.settings.offload_optimizer
-    if device == "cpu":
-        return {"device": "cpu", "pin_memory": True}
+    s = job.settings
+    if s.offload_optimizer == "cpu":
+        # Whole sub-groups are kept on the GPU, the first (1 - ratio) of them.
+        partly = {"ratio": s.offload_optimizer_ratio} if s.offload_optimizer_ratio < 1 else {}
+        return {"device": "cpu", "pin_memory": True} | partly
     return {
         "device": "nvme",
         "nvme_path": job.nvme_path,

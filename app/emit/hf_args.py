@@ -195,6 +195,7 @@ def _notes(job: EmitJob) -> list[str]:
         "a paged optimizer does not know sharded tensors; its states stay on the GPU": sharded and s.optimizer == "paged_adamw_8bit",
         "optimizer_in_backward has no argument: gradients live until the step": s.optimizer_in_backward,
         'load the model with tp_plan="auto" before it is handed over': sharded and s.tensor_parallel > 1,
+        "the Trainer divides no states: hand over Trainer(optimizers=(ZeroRedundancyOptimizer(…), scheduler))": s.divides_states,
         f"for the plan's dtype, get_peft_model(model, lora, autocast_adapter_dtype={upcast})": job.adapter is not None,
     }  # fmt: skip
     return [text for text, applies in said.items() if applies]

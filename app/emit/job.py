@@ -8,6 +8,7 @@ from typing import Any
 
 from app.domain.model.architecture import Architecture
 from app.domain.plan import Settings
+from app.domain.versions import Versions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class EmitJob:
         figures: what the plan was made for, in words, for the header: model, GPUs, peak memory, tokens/s.
         plan_name, plan_id: what a saved plan is called and found by; empty for one that is not saved.
         nvme_path: folder for NVMe offload.
+        versions: releases the files are for; None for the newest they were checked with.
         planned_allocated_bytes, planned_reserved_bytes: predicted peak of the busiest GPU, for the script to print beside
             the measured one; None if unknown.
     """
@@ -38,5 +40,6 @@ class EmitJob:
     plan_name: str = ""
     plan_id: str = ""
     nvme_path: str = "/local_nvme"
+    versions: Versions | None = None
     planned_allocated_bytes: int | None = None
     planned_reserved_bytes: int | None = None

@@ -37,8 +37,29 @@ def launch_of(job: EmitJob, script: Artifact | None) -> Artifact:
         header=header(job),
         script=script.filename if script else None,
         host_work=offloaded != ("none", "none"),
-        pins=offloaded != ("none", "none") or s.activation_offload,
+        pinned=f"{pinned_option(job)}:{ROUND_LIMIT_MIB}" if pinned_option(job) else "",
         pinned_mb=ROUND_LIMIT_MIB,
         nvme_path=job.nvme_path if "nvme" in offloaded else None,
     )
     return Artifact(filename="launch.sh", media_type="application/x-sh", text=text)
+
+
+ROUND, CACHE = "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"
+
+
+def pinned_option(job: EmitJob) -> str:
+    """The allocator's option that leaves large pinned blocks at their size; empty where nothing is pinned or torch has none.
+
+    Blocks that are kept for reuse at sizes of their own are looked up by power of two, and torch up to 2.13 does not look whether the
+    block it finds is large enough (pytorch/pytorch#192722). So large blocks are given back when freed, except where the only ones
+    that come and go are the checkpoints of equal blocks.
+    """
+    s = job.settings
+    offloaded = (s.offload_optimizer, s.offload_parameters) != ("none", "none")
+    if not offloaded and not s.activation_offload:
+        return ""
+    widths = {stack.block.hidden_size for stack in job.model.stacks}
+    alike = not offloaded and s.activation_checkpointing == "full" and len(widths) == len({x.part for x in job.model.stacks}) == 1
+    option = ROUND if alike else CACHE
+    unknown = job.versions is not None and job.versions.lacking("torch", f"PYTORCH_CUDA_ALLOC_CONF {option}") is not None
+    return "" if unknown else option

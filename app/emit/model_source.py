@@ -26,6 +26,7 @@ AUTO_CLASSES = {
 
 
 SHAPED_BLOCKS = {"llama": "LlamaDecoderLayer", "mixtral": "MixtralDecoderLayer", "nemotron": "NemotronDecoderLayer"}
+SHAPED_MOE = "MixtralSparseMoeBlock"
 
 
 def auto_class(job: EmitJob) -> str:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from app.domain.errors import InvalidRequestError
 from app.emit.job import EmitJob
-from app.emit.render import comment
+from app.emit.render import comment, comment_lines
 
 TORCH_DTYPES = {"bf16": "torch.bfloat16", "fp16": "torch.float16", "fp32": "torch.float32", "fp8": "torch.bfloat16"}
 """What tensors are held in; fp8 is a format of single matmuls, the tensors around them stay bf16."""
@@ -93,7 +93,7 @@ def header(job: EmitJob) -> list[str]:
         f"{s.framework} {s.strategy}, {s.precision}, {s.optimizer}, checkpointing {s.activation_checkpointing}",
         ranks,
         f"Global batch: {batch}",
-        *(comment(f"{key}: {value}") for key, value in job.figures.items()),
+        *(line for key, value in job.figures.items() for line in comment_lines(f"{key}: {value}")),
     ]
 
 

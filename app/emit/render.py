@@ -10,11 +10,12 @@ import re
 import shlex
 from functools import cache
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 
-COMMENT_CHARS = 100
+COMMENT_CHARS, COMMENT_LINES = 100, 6
 TEMPLATES = Path(__file__).parent / "templates"
 INCLUDE_LINE = re.compile(r'^#% include "([a-z0-9_.]+)"\n', re.MULTILINE)
 STATEMENT_LINE = re.compile(r"^ *#% (.*)$", re.MULTILINE)
@@ -22,11 +23,21 @@ STATEMENT_LINE = re.compile(r"^ *#% (.*)$", re.MULTILINE)
 
 def comment(value: object) -> str:
     """One printable line: no newline, control character or text direction mark can end or disguise a comment."""
+    text = _printable(value)
+    return text if len(text) <= COMMENT_CHARS else text[: COMMENT_CHARS - 1] + "…"
+
+
+def comment_lines(value: object) -> list[str]:
+    """The same over as many lines as it takes, further ones indented; what no plan is as long as is cut."""
+    lines = wrap(_printable(value), COMMENT_CHARS, subsequent_indent="  ", break_on_hyphens=False)
+    return lines if len(lines) <= COMMENT_LINES else [*lines[: COMMENT_LINES - 1], comment(lines[COMMENT_LINES - 1] + "…" * COMMENT_CHARS)]
+
+
+def _printable(value: object) -> str:
     text = str(value)
     if not text.isprintable():
         text = "".join(ch if ch.isprintable() else " " for ch in text)
-    text = " ".join(text.split())
-    return text if len(text) <= COMMENT_CHARS else text[: COMMENT_CHARS - 1] + "…"
+    return " ".join(text.split())
 
 
 def literal(value: object) -> str:

@@ -110,13 +110,14 @@ def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
         "autocast": launcher == "ddp" and compute_dtype(job) != s.param_dtype,
         "client_optimizer": s.optimizer in CLIENT_OPTIMIZERS,
         "optimizer_call": _optimizer_call(job, launcher),
-        "optimizer_words": _OPTIMIZER_WORDS[launcher],
+        "optimizer_words": _OPTIMIZER_WORDS["sharded" if s.divides_states else launcher],
         "needs": _needs(job, launcher),
     }
 
 
 _OPTIMIZER_WORDS = {
     "fsdp2": "Built after fully_shard, so that they hold the sharded weights; built before, they would train nothing",
+    "sharded": "Each rank steps the whole tensors it is dealt, and sends them to the others; their states are on it alone",
     "ddp": "The plan's optimizer over the weights that are trained",
     "deepspeed": "The plan's optimizer, which DeepSpeed has no name for",
 }
@@ -203,9 +204,10 @@ def _feature_imports(job: EmitJob, values: Mapping[str, Any]) -> list[str]:
 
 def _needs(job: EmitJob, launcher: str) -> str:
     """Packages to install, for the script's docstring."""
-    names = ["torch >= 2.9", "transformers >= 5", "numpy"]
+    named = dict(job.versions.given) if job.versions else {}
+    names = [f"torch >= {named.get('torch', '2.9')}", "transformers >= 5", "numpy"]
     if launcher == "deepspeed":
-        names.append("deepspeed >= 0.19.8")
+        names.append(f"deepspeed >= {named.get('deepspeed', '0.19.8')}")
     if job.adapter:
         names.append("peft")
     if job.settings.precision == "fp8":

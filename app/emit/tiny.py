@@ -19,7 +19,8 @@ _FIXED: dict[str, Any] = {
     "moe_num_experts": EXPERTS, "num_experts_per_tok": 2, "moe_k": 2, "n_group": 1, "topk_group": 1, "n_groups": 1,
     "first_k_dense_replace": 1, "moe_intermediate_size": 64, "shared_expert_intermediate_size": 64, "q_lora_rank": 64,
     "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32, "state_size": 16,
-    "num_nextn_predict_layers": 0, "full_attention_interval": 2, "attn_layer_period": 2, "intermediate_size_mlp": 256,
+    "num_nextn_predict_layers": 0, "full_attention_interval": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
+    "intermediate_size_mlp": 256,
     "lru_width": 256, "embedding_size": 64, "hidden_size_per_layer_input": 64, "vocab_size_per_layer_input": VOCAB,
 }  # fmt: skip
 _TOKENS = (

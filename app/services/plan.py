@@ -17,6 +17,7 @@ from app.emit import FILE_KINDS, files_for, trainer_files
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
 from app.services.document import checkpoint_document, plan_document
+from app.services.releases import release_warnings
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
 
@@ -89,7 +90,8 @@ def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanL
         return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name)
     job = replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
     files, unwritten = _files(job)
-    plan = replace(plan, files=files, warnings=plan.warnings + unwritten + _revision(request))
+    said = (*unwritten, *_revision(request), *release_warnings(job))
+    plan = replace(plan, files=files, warnings=plan.warnings + said)
     return Answer(
         request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name,
         trainer_files=trainer_files(job) if files else (),
@@ -137,6 +139,7 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         adapter=adapter,
         engine_version=ENGINE_VERSION,
         figures=figures,
+        versions=resolved.question.constraints.versions,
         planned_allocated_bytes=best.gpu.peak_allocated_bytes,
         planned_reserved_bytes=best.gpu.peak_reserved_bytes,
     )

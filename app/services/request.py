@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Degree = Annotated[int, Field(ge=1, le=65536)]
+Release = Annotated[str, Field(max_length=40)]
 Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
@@ -197,6 +198,10 @@ class PlanRequest(BaseModel):
     constraints: ConstraintsIn = Field(default_factory=ConstraintsIn)
     objective: Literal["throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch"] = "throughput"
     headroom_frac: float = Field(0.05, ge=0, lt=0.9, allow_inf_nan=False, description="Memory of each device left free.")
+    deepspeed_version: Release | None = Field(
+        None, description="Release the files are for; null = the newest they were checked with.", examples=["0.19.8"]
+    )
+    torch_version: Release | None = Field(None, description="The same of PyTorch.", examples=["2.13.0"])
 
 
 def tokens_of(source: TokensFrom) -> int:

@@ -330,3 +330,5 @@ def _parallel() -> Iterator[FormField]:
 def _limits() -> Iterator[FormField]:
     yield _row(("objective",), "choice", "limits", "Goal", "What the best plan is best at.")
     yield _row(("headroom_frac",), "frac", "limits", "Left free", "Share of each GPU's memory: 0.05 or 5 %.")
+    yield _row(("deepspeed_version",), "text", "limits", "DeepSpeed release", "Such as 0.18.9; empty is the newest checked.")
+    yield _row(("torch_version",), "text", "limits", "PyTorch release", "Such as 2.10; empty is the newest checked.")

@@ -139,7 +139,19 @@ BAD = [
     (changed(cluster__pools__0__intra_node="string"), ["cluster", "pools", 0, "intra_node"], "nvlink4"),
     (changed(headroom_frac=2), ["headroom_frac"], ""),
     (changed(training__trainable_params=1e13), ["training", "trainable_params"], "exceeds"),
-    (changed(constraints={"strategy": "hsdp", "shard_group_size": 3}), ["constraints", "shard_group_size"], "divides"),
+    (changed(constraints={"strategy": "hsdp", "shard_group_size": 3}), ["constraints", "shard_group_size"], "8 = 3 × 2 + 2"),
+    (changed(constraints={"strategy": "zero3", "shard_group_size": 4}), ["constraints", "shard_group_size"], "8 ranks are one node"),
+    (changed(constraints={"strategy": "zero2", "pipeline_parallel": 2}), ["constraints", "pipeline_parallel"], "use strategy zero1"),
+    (changed(constraints={"sequence_parallel": 2}, training__seq_len=8191), ["constraints", "sequence_parallel"], "8191 = 2 × 4095 + 1"),
+    (changed(constraints={"framework": "ddp", "offload_optimizer": "cpu"}), ["constraints", "offload_optimizer"], "DDP has no offload"),
+    (changed(deepspeed_version="0.14.0"), ["deepspeed_version"], "older than 0.17.1"),
+    (changed(deepspeed_version="latest"), ["deepspeed_version"], "write it as 0.19.8"),
+    (changed(torch_version="2.4"), ["torch_version"], "older than 2.9"),
+    (
+        changed(deepspeed_version="0.18.0", constraints={"framework": "deepspeed"}, training__master_weights=False),
+        ["training", "master_weights"],
+        "came with 0.18.3",
+    ),
 ]
 
 
@@ -173,6 +185,23 @@ def test_bodies_that_are_not_requests(client: TestClient, content: bytes, status
     assert 400 <= answer.status_code < 500
     assert answer.status_code in (status, 422)
     assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_named_release_gets_its_own_file(client: TestClient) -> None:
+    """The file has no key the release does not know, the answer says what is lost, and a newer release than was checked is named."""
+    mixture = changed(model={"preset": "mixtral-8x7b"}, constraints={"strategy": "zero3"}, cluster__pools__0__nodes=4)
+    newest = client.post("/plan", json=mixture).json()
+    older = client.post("/plan", json=mixture | {"deepspeed_version": "0.17.6"}).json()
+    assert "leaf_module" in newest["files"]["ds_config.json"]
+    assert "leaf_module" not in older["files"]["ds_config.json"]
+    assert "set_z3_leaf_modules" in older["files"]["ds_train.py"]
+    said = [w for w in older["warnings"] if w["code"] == "release_lacks"]
+    assert [w["field"] for w in said] == ["deepspeed_version"]
+    assert "0.18.0" in said[0]["fix"]
+    assert not [w for w in newest["warnings"] if w["code"].startswith("release")]
+    later = client.post("/plan", json=changed(torch_version="3.0")).json()
+    assert "release_unchecked" in {w["code"] for w in later["warnings"]}
+    assert older["request"]["deepspeed_version"] == "0.17.6"
 
 
 def test_does_not_fit_is_an_answer(client: TestClient) -> None:

@@ -186,6 +186,16 @@ def test_every_figure_can_be_traced(strategy: str) -> None:
         assert figure.source
 
 
+def test_divided_states_are_one_file_of_rank_0() -> None:
+    """ZeroRedundancyOptimizer's states come to one rank; the weights are written as DDP's are."""
+    plan = saved(framework="ddp", strategy="zero1", world_size=2, dp_shard=2, gpus_per_node=2, shard_group_size=2)
+    files = {file.name: file.bytes for file in plan.files}
+    assert files["optimizer-0.pt"] == 854_528 + 84
+    assert files["__{rank}_0.distcp"] == 427_264 + 2 * GENERATOR
+    assert sum(files.values()) == plan.per_save_bytes
+    assert any("rank 0" in note for note in plan.notes)
+
+
 def test_parts_of_layers_need_another_way_out() -> None:
     """zero_to_fp32.py counts files and stops where tensor ranks have their own; pipelines and experts go through the converter."""
     world = {"world_size": 8, "nodes": 2, "gpus_per_node": 4}

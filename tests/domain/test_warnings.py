@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from app.domain.errors import InvalidRequestError
 from app.domain.plan import PlanWarning
 from tests.planning import plan_of
 
@@ -51,6 +50,7 @@ CONTRADICTIONS: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("step_in_backward_ignored", "zero2", {"optimizer_in_backward": True}, {}),
     ("step_in_backward_ddp", "ddp", {"optimizer_in_backward": True}, {}),
     ("step_in_backward_accumulates", "fsdp2", {"optimizer_in_backward": True, "grad_accum": 4}, {}),
+    ("muon_without_reduce_scatter", "zero3", {"optimizer": "muon"}, {}),
     ("eight_bit_offloaded", "zero2", {"optimizer": "adamw_8bit"}, OFFLOAD),
     ("eight_bit_offloaded", "fsdp2", {"optimizer": "paged_adamw_8bit"}, BOTH),
     ("paged_not_paged", "fsdp2", {"optimizer": "paged_adamw_8bit"}, {}),
@@ -89,13 +89,6 @@ def test_a_plain_request_contradicts_nothing(how: str, offload: dict[str, Any]) 
     assert ABOUT_CHOICES & set(warned(how, {}, offload)) == set()
 
 
-@pytest.mark.parametrize(("how", "pins"), [("fsdp2", {"offload_optimizer": "nvme"}), ("ddp", {"offload_optimizer": "nvme"}), ("ddp", BOTH)])
-def test_offload_a_framework_has_not_is_refused(how: str, pins: dict[str, Any]) -> None:
-    """FSDP2 knows host memory only, DDP none: nothing is planned, and the error says which pin."""
-    with pytest.raises(InvalidRequestError, match="offload"):
-        warned(how, {}, pins)
-
-
 def test_supported_choices_are_not_warned_about() -> None:
     """The same settings where they do what they say."""
     silent = [
@@ -104,6 +97,7 @@ def test_supported_choices_are_not_warned_about() -> None:
         ("fsdp2", {"optimizer_in_backward": True}, {}),
         ("fsdp2", {"optimizer": "adamw_8bit", "optimizer_state_dtype": "int8"}, {}),
         ("zero2", {"optimizer": "lion"}, OFFLOAD),
+        ("zero2", {"optimizer": "muon"}, {}),
         ("zero2", {"optimizer": "paged_adamw_8bit"}, {}),
         ("fsdp2", {"activation_offload": True}, {}),
         ("zero2", {"grad_dtype": "fp16", "precision": "fp16"}, {}),
@@ -174,3 +168,13 @@ def test_what_the_tensor_script_keeps_whole_is_said() -> None:
     split = codes("fsdp2", "fsdp_full", 4)
     assert "(4 - 1) ×" in split["tensor_script_keeps_more"]
     assert "tensor_script_keeps_more" not in codes("fsdp2", "fsdp_full", 1) | codes("deepspeed", "zero2", 4)
+
+
+def test_superoffload_is_offered_on_coherent_links_only() -> None:
+    """Grace's link makes it worth while; PCIe does not, and neither does a stage that ignores the setting."""
+    grace = {"pool": {"gpu": "gh200-96gb"}}
+    found = warned("zero3", pins=OFFLOAD, **grace)
+    assert "gradient_clipping 0" in found["superoffload_possible"].fix
+    assert "superoffload_possible" not in warned("zero3", pins=OFFLOAD)
+    assert "superoffload_possible" not in warned("zero2", pins=OFFLOAD, **grace)
+    assert "superoffload_possible" not in warned("zero3", **grace)

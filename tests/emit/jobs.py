@@ -36,7 +36,8 @@ DTYPES = {"bf16": ("bf16", "bf16"), "fp16": ("fp16", "fp16"), "fp32": ("fp32", "
 def tiny_llama(*, hidden_size: int = 64, num_layers: int = 2, tied: bool = False, moe: bool = False) -> Architecture:
     """A Llama or Mixtral of a few thousand parameters, tensor by tensor."""
     attention = Attention(num_heads=4, num_kv_heads=2, head_dim=hidden_size // 4, v_head_dim=hidden_size // 4)
-    routed = Moe(num_experts=4, experts_per_token=2, expert_ffn_hidden_size=2 * hidden_size) if moe else None
+    named = "MixtralSparseMoeBlock"
+    routed = Moe(num_experts=4, experts_per_token=2, expert_ffn_hidden_size=2 * hidden_size, class_name=named) if moe else None
     ffn = experts(hidden_size, routed) if routed else gated_mlp(hidden_size, 2 * hidden_size)
     weights = (*grouped_attention(hidden_size, attention), *ffn)
     block = Block(
@@ -120,7 +121,7 @@ def make_job(*, model: Architecture | None = None, job: dict[str, Any] | None = 
         hf_id="example/tiny-llama",
         hf_config=TINY_LLAMA,
         adapter=None,
-        engine_version="0.2.0",
+        engine_version="0.3.0",
         figures={"GPU": "H100 SXM 80 GB", "Peak memory": "61.4 GiB of 79.6 GiB"},
         planned_allocated_bytes=61 * 2**30,
         planned_reserved_bytes=66 * 2**30,

@@ -9,11 +9,15 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequestError
+from app.domain.model.infer import Shape, architecture_from_shape
 from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
+from app.emit.model_source import SHAPED_MOE
 from tests.emit.jobs import make_job, tiny_llama
 from tests.emit.lint import FILLED_BY_TRAINER, autos, findings
 
+SHAPED_MIXTURE = Shape(num_layers=2, hidden_size=64, num_heads=4, num_kv_heads=2, head_dim=16, ffn_hidden_size=128, vocab_size=256,
+                       num_experts=4, experts_per_token=2)  # fmt: skip
 STRATEGIES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 OPTIMIZERS = ("adamw", "adamw_8bit", "paged_adamw_8bit", "adafactor", "lion", "muon", "sgd_momentum", "sgd")
 OFFLOADS = [("none", "none"), ("cpu", "none"), ("cpu", "cpu"), ("nvme", "none"), ("nvme", "nvme"), ("none", "cpu")]
@@ -130,11 +134,15 @@ def test_pure_fp16_is_refused_without_cpu_adam() -> None:
 
 
 def test_experts_are_gathered_together_at_stage_3_only() -> None:
-    """The class DeepSpeed must treat as one is derived from the family of the block."""
+    """The class DeepSpeed must treat as one is the model's own, or that of the family the script builds from a shape."""
     moe = tiny_llama(moe=True)
     job = make_job(model=moe, strategy="zero3")
     assert findings(emitted(job), job) == []
-    assert "MixtralSparseMoeBlock" in emitted(job)["zero_optimization"]["leaf_module"]["classes"]
+    assert emitted(job)["zero_optimization"]["leaf_module"]["classes"] == ["MixtralSparseMoeBlock"]
+    shaped = architecture_from_shape(SHAPED_MIXTURE)
+    bare = {"hf_id": None, "hf_config": None}
+    assert emitted(make_job(model=shaped, strategy="zero3", job=bare))["zero_optimization"]["leaf_module"]["classes"] == [SHAPED_MOE]
+    assert "leaf_module" not in emitted(make_job(model=shaped, strategy="zero3"))["zero_optimization"]
     assert "leaf_module" not in emitted(make_job(model=moe, strategy="zero2"))["zero_optimization"]
     assert "leaf_module" not in emitted(make_job(strategy="zero3"))["zero_optimization"]
 
@@ -184,3 +192,11 @@ def test_zero_plus_plus_flags_are_written_where_they_are_chosen() -> None:
     chosen = emitted(make_job(strategy="zero3", dp_shard=8, quantized_weights=True, quantized_gradients=True))["zero_optimization"]
     assert chosen["zero_quantized_weights"] is True
     assert chosen["zero_quantized_gradients"] is True
+
+
+def test_ratio_is_written_only_where_a_part_stays_on_the_gpu() -> None:
+    """DeepSpeed refuses a ratio below stage 3, and 1 is its default."""
+    whole = emitted(make_job(strategy="zero3", offload_optimizer="cpu"))["zero_optimization"]["offload_optimizer"]
+    partly = emitted(make_job(strategy="zero3", offload_optimizer="cpu", offload_optimizer_ratio=0.625))["zero_optimization"]
+    assert "ratio" not in whole
+    assert partly["offload_optimizer"] == {"device": "cpu", "pin_memory": True, "ratio": 0.625}

@@ -173,6 +173,21 @@ def test_figures_are_in_every_header() -> None:
             assert file.filename.endswith(".json") or "# Peak memory: 61.4 GiB of 79.6 GiB" in file.text
 
 
+def test_a_long_figure_is_wrapped_and_not_cut() -> None:
+    """The plan's line is in every header whole, however many axes it names, in comment lines of bounded length."""
+    plan = "ZeRO-3 on 2048 GPUs, hpZ groups of 8, tensor parallel 4, sequence parallel 2, ZeRO++ qwZ and qgZ, micro-batch 2 × 16, "
+    plan += "full checkpointing kept on the host, optimizer offloaded to NVME, parameters offloaded to CPU"
+    for framework in FRAMEWORKS:
+        for file in files_for(make_job(framework=framework, job={"figures": {"plan": plan}})):
+            if not file.filename.endswith(".json"):
+                comments = [line for line in file.text.split("\n") if line.startswith("# ")]
+                assert f"plan: {plan}" in " ".join(line.removeprefix("#").strip() for line in comments)
+                assert max(map(len, comments[:8])) <= 110
+    endless = files_for(make_job(job={"figures": {"plan": "x" * 5000}}))[0].text
+    assert endless.count("x" * 90) < 8
+    assert "…" in endless
+
+
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_headers_name_the_plan_and_the_versions(framework: str) -> None:
     """The name and address of a saved plan, the product's version, and what the file was written for."""
@@ -181,7 +196,7 @@ def test_headers_name_the_plan_and_the_versions(framework: str) -> None:
         if kept.filename.endswith(".json"):
             assert kept == loose
             continue
-        assert "# Written by Shardplan 0.2.0 for tiny-llama." in kept.text
+        assert "# Written by Shardplan 0.3.0 for tiny-llama." in kept.text
         assert "# Plan: first try, /plans/abc-1\n" in kept.text
         assert "# Plan:" not in loose.text
         assert re.search(r"^# For .*torch \d+\.\d+, transformers \d", kept.text, re.MULTILINE)

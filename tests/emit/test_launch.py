@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from app.catalog.keys import load_keys
+from app.domain.versions import Versions
 from app.emit import files_for
 from tests.emit.jobs import make_job
 from tests.emit.variants import all_jobs
@@ -36,11 +38,21 @@ def test_one_node_and_several_start_differently() -> None:
 def test_host_work_sets_threads_and_pinned_rounding() -> None:
     """Threads only where an optimizer runs on the CPU; rounding is switched off wherever host memory is pinned."""
     assert "OMP_NUM_THREADS" in launch_text(offload_optimizer="cpu")
-    assert "pinned_max_round_threshold_mb" in launch_text(offload_optimizer="cpu")
+    assert "pinned_max_cached_size_mb:64" in launch_text(offload_optimizer="cpu")
     assert "OMP_NUM_THREADS" not in launch_text(activation_offload=True)
-    assert "pinned_max_round_threshold_mb:64" in launch_text(activation_offload=True)
+    assert "pinned_max_cached_size_mb:64" in launch_text(activation_offload=True)
     assert "OMP_NUM_THREADS" not in launch_text()
     assert "expandable_segments:True" in launch_text()
+
+
+def test_blocks_of_several_sizes_are_not_kept_for_reuse() -> None:
+    """torch up to 2.13 hands out a kept block that is too small where sizes are not rounded: only equal checkpoints are kept."""
+    equal = {"activation_offload": True, "activation_checkpointing": "full"}
+    assert "pinned_max_round_threshold_mb:64" in launch_text(**equal)
+    assert "round_threshold" not in launch_text(**equal, offload_optimizer="cpu")
+    assert "round_threshold" not in launch_text(activation_offload=True, activation_checkpointing="none")
+    older = Versions(given=(("torch", "2.10"),), keys=load_keys())
+    assert "pinned" not in launch_text(offload_optimizer="cpu", job={"versions": older})
 
 
 @pytest.mark.skipif(shutil.which("shellcheck") is None, reason="shellcheck is not installed")

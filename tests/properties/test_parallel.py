@@ -34,7 +34,7 @@ def _parameter_bytes(evaluation: Any) -> float:
 @given(strategy=st.sampled_from(STRATEGIES), tp=st.sampled_from([1, 2, 4]), pp=st.sampled_from([1, 2, 3]))
 def test_more_tensor_ranks_never_need_more_parameter_bytes(strategy: tuple[str, str], tp: int, pp: int) -> None:
     """Doubling the tensor ranks never raises the parameters of one GPU: they divide what sharding divides, or more."""
-    if 16 % (2 * tp * pp):
+    if 16 % (2 * tp * pp) or strategy == ("deepspeed", "zero3"):  # which DeepSpeed's pipeline engine refuses
         pp = 1
     few, many = _evaluation(strategy, tp=tp, pp=pp), _evaluation(strategy, tp=2 * tp, pp=pp)
     assert _parameter_bytes(many) <= _parameter_bytes(few) * 1.001

@@ -107,6 +107,8 @@ REQUESTS: list[dict[str, Any]] = [
         },
         "objective": "fewest_gpus",
         "headroom_frac": 0.1,
+        "deepspeed_version": "0.18.9",
+        "torch_version": "2.10",
     },
     {
         "model": {"hf_id": "someone/unknown", "revision": "main"},

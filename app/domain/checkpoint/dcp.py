@@ -35,19 +35,26 @@ def dcp_terms(case: Situation) -> tuple[TermResult, ...]:
 
 def dcp_files(case: Situation) -> tuple[SavedFiles, ...]:
     """One file a rank, and two small ones."""
-    s, total = case.settings, total_bytes(dcp_terms(case))
+    s, found = case.settings, dcp_terms(case)
+    states = total_bytes(t for t in found if t.category == "optimizer_states") if s.divides_states else 0
+    total = total_bytes(found) - states
     # Copies of a tensor are written by whichever of the ranks that hold it has the least to write.
     spread = s.strategy == "hsdp" or s.framework == "ddp" or s.tensor_parallel > 1
     frac = 1 / s.world_size if spread else largest_shard_frac(case.tensors, s.shard_group_size)
-    holds = "adapters, their optimizer states" if case.adapted else "weights, optimizer states"
+    holds = "adapters" if case.adapted else "weights"
+    holds += "" if states else ", their optimizer states" if case.adapted else ", optimizer states"
     rows = [("__{rank}_0.distcp", s.world_size, total, f"{holds} and random generators, each rank its part")]
     rows.append((".metadata", 1, 0, "where every tensor lies, about 0.4 KB for each"))
     if case.scripted:
         rows.append(("state.json", 1, 0, "step, ranks, global batch; written last"))
-    return tuple(
+    files = [
         SavedFiles(name=name, count=count, bytes=size, largest_bytes=min(size, math.ceil(size * frac)), holds=words)
         for name, count, size, words in rows
-    )
+    ]
+    if states:
+        words = "every rank's optimizer states, sent to rank 0"
+        files.insert(0, SavedFiles(name="optimizer-0.pt", count=1, bytes=states, largest_bytes=states, holds=words))
+    return tuple(files)
 
 
 def dcp_exports(case: Situation) -> tuple[Export, ...]:
@@ -88,6 +95,8 @@ def dcp_resume(case: Situation) -> Resume:
 def dcp_notes(case: Situation) -> tuple[str, ...]:
     """What is easy to get wrong."""
     found = ["Every rank must reach the save; a folder without state.json was cut off while it was written."] if case.scripted else []
+    if case.settings.divides_states:
+        found.append("Optimizer states are gathered into rank 0's host memory, and read whole by every rank that resumes.")
     if case.adapted:
         found.append("The frozen base is not saved: keep the repository or folder it was loaded from.")
     return tuple(found)

@@ -181,7 +181,7 @@ def line(function: Callable[..., float], category: str, moment: str = "save", /,
     """A term with its numbers put in, for one candidate."""
     card, value = card_of(function), function(**arguments)
     return TermResult(
-        name=card.title, category=category, value=float(round(value)), moment=moment, formula=card.with_numbers(dict(arguments)),
+        name=card.title, category=category, value=float(round(value)), moment=moment, formula=card.with_numbers(arguments),
         equation=card.equation, source=card.source, exactness=card.sureness, changes_it=card.changes_it,
     )  # fmt: skip
 

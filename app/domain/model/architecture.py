@@ -84,13 +84,17 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moe:
-    """A mixture of experts: ``experts_per_token`` of ``num_experts`` run for a token, plus the shared ones always."""
+    """A mixture of experts: ``experts_per_token`` of ``num_experts`` run for a token, plus the shared ones always.
+
+    ``class_name`` is the module of transformers that holds router and experts; empty if unknown.
+    """
 
     num_experts: int
     experts_per_token: int
     expert_ffn_hidden_size: int
     shared_ffn_hidden_size: int = 0
     gated: bool = True
+    class_name: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from app.domain.versions import Versions
+
 OFFLOAD_TARGETS = ("none", "cpu", "nvme")
 OBJECTIVES = ("throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch")
 AXES = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
@@ -16,7 +18,7 @@ UNWRITTEN_AXES = ("pipeline_parallel", "sequence_parallel", "expert_parallel")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """Pinned choices, in the request's words."""
+    """Pinned choices, in the request's words, and the releases they are for where it names any."""
 
     framework: str | None = None
     strategy: str | None = None
@@ -27,6 +29,7 @@ class Constraints:
     expert_parallel: int | None = None
     offload_optimizer: str | None = None
     offload_parameters: str | None = None
+    versions: Versions | None = None
 
 
 def with_degrees(pins: Constraints, axes: Sequence[str]) -> Constraints:

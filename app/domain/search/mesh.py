@@ -11,8 +11,11 @@ from app.domain.errors import InvalidRequestError
 from app.domain.parallel.mesh import Degrees, divisors
 from app.domain.search.batch import batch_choices
 from app.domain.search.constraints import AXES, Constraints
-from app.domain.search.rules import why_not_axis
+from app.domain.search.rules import why_not_axis, why_not_degree
 from app.domain.setup import TrainingSetup
+
+_FAST_LINK_BYTES_PER_S = 100e9
+"""Above any PCIe generation's ring rate and below any NVLink's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,61 +121,11 @@ def _degrees(setup: TrainingSetup, constraints: Constraints, axis: str, width: W
     if reason := why_not_axis(setup, axis):
         rejected[reason] += 1
         return [1]
-    legal = {"tensor_parallel": _tensor, "pipeline_parallel": _pipeline, "sequence_parallel": _sequence, "expert_parallel": _expert}
-    degrees = legal[axis](setup)
+    pool = setup.pool
+    fast = pool.node.intra_node.bytes_per_s >= _FAST_LINK_BYTES_PER_S
+    # Tensor parallelism inside a node; stages of whole nodes, for inside one it does the same without a bubble on fast links.
+    ranks = {"tensor_parallel": pool.node.gpus_per_node, "pipeline_parallel": pool.nodes if fast else pool.world_size}
+    degrees = [d for d in divisors(ranks.get(axis, pool.world_size)) if not why_not_degree(setup, axis, d)]
     if axis == "tensor_parallel":
         return degrees
     return [d for d in degrees if d <= width.most and (not width.powers or d & (d - 1) == 0)]
-
-
-def _tensor(setup: TrainingSetup) -> list[int]:
-    """Inside a node, dividing heads and key/value heads of every block."""
-    heads = [n for s in setup.model.stacks if s.part == "main" and (a := s.block.attention) for n in (a.num_heads, a.num_kv_heads)]
-    return [d for d in divisors(setup.pool.node.gpus_per_node) if all(n % d == 0 for n in heads)]
-
-
-_FAST_LINK_BYTES_PER_S = 100e9
-"""Above any PCIe generation's ring rate and below any NVLink's."""
-
-
-def _pipeline(setup: TrainingSetup) -> list[int]:
-    """Stages of whole nodes. Inside a node tensor parallelism does the same without a bubble, unless its links are slow."""
-    fast = setup.pool.node.intra_node.bytes_per_s >= _FAST_LINK_BYTES_PER_S
-    return [d for d in divisors(setup.pool.nodes if fast else setup.pool.world_size) if d <= setup.model.num_layers]
-
-
-def _sequence(setup: TrainingSetup) -> list[int]:
-    """Ulysses splits query heads, and key/value heads or copies of them; each rank has whole tokens."""
-    heads = {(a.num_heads, a.num_kv_heads) for s in setup.model.stacks if s.part == "main" and (a := s.block.attention)}
-    whole = [d for d in divisors(setup.pool.world_size) if setup.recipe.seq_len % d == 0]
-    return [d for d in whole if all(n % d == 0 and (kv % d == 0 or d % kv == 0) for n, kv in heads)]
-
-
-def _expert(setup: TrainingSetup) -> list[int]:
-    experts = [s.block.moe.num_experts for s in setup.model.stacks if s.block.moe]
-    return [d for d in divisors(setup.pool.world_size) if all(n % d == 0 for n in experts)]
-
-
-def check_degrees(setup: TrainingSetup, degrees: Degrees) -> None:
-    """Refuse degrees that the model or the devices cannot be divided by."""
-    degrees.data_ranks(setup.pool.world_size)
-    attention, layers = setup.model.main_block.attention, setup.model.num_layers
-    heads = attention.num_heads if attention else setup.model.hidden_size
-    for name in ("tensor_parallel", "sequence_parallel"):
-        degree = getattr(degrees, name)
-        if heads % degree:
-            fits = ", ".join(str(d) for d in divisors(heads) if d <= setup.pool.world_size)
-            raise InvalidRequestError.at("constraints", name, msg=f"{name} {degree} does not divide num_heads {heads}", hint=f"use {fits}")
-    if degrees.pipeline_parallel > layers:
-        raise InvalidRequestError.at(
-            "constraints",
-            "pipeline_parallel",
-            msg=f"pipeline_parallel {degrees.pipeline_parallel} exceeds the {layers} layers",
-            hint=f"use at most {layers}",
-        )
-    experts = setup.model.main_block.moe.num_experts if setup.model.main_block.moe else 1
-    if experts % degrees.expert_parallel:
-        raise InvalidRequestError.at(
-            "constraints", "expert_parallel", msg=f"expert_parallel {degrees.expert_parallel} does not divide num_experts {experts}",
-            hint=f"use {', '.join(map(str, divisors(experts)))}",
-        )  # fmt: skip

@@ -15,11 +15,19 @@ import numpy as np
 
 from app.domain.errors import InvalidRequestError
 from app.domain.parallel.mesh import divisors
-from app.domain.parallel.strategy import STRATEGIES, Strategy, find_strategies
+from app.domain.parallel.strategy import STRATEGIES, Strategy
 from app.domain.recipe.recipe import CHECKPOINTING_NAMES
 from app.domain.search.constraints import OFFLOAD_TARGETS, Constraints
-from app.domain.search.mesh import Mesh, Width, check_degrees, degrees_of, meshes_of
-from app.domain.search.rules import quantises, why_not_mesh, why_not_offload, why_not_pipeline_offload, why_not_precision
+from app.domain.search.mesh import Mesh, Width, meshes_of
+from app.domain.search.pinned import strategies_for
+from app.domain.search.rules import (
+    quantises,
+    why_not_group,
+    why_not_mesh,
+    why_not_offload,
+    why_not_pipeline_offload,
+    why_not_precision,
+)
 from app.domain.setup import Array, TrainingSetup
 
 MAX_CANDIDATES = 2_000_000
@@ -91,14 +99,12 @@ def build_space(setup: TrainingSetup, constraints: Constraints, batches: int | N
     Raises:
         InvalidRequestError: the pinned degrees do not divide the devices, or no strategy allows the pins together.
     """
-    strategies = find_strategies(constraints.framework, constraints.strategy)
-    if not strategies:
-        raise _no_such_pair(constraints)
-    check_degrees(setup, degrees_of(constraints))
+    strategies, refused = strategies_for(setup, constraints)
     said: list[str] = []
     for width in WIDTHS:
         said += [width.said] * bool(width.said)
         draft = _Draft(setup, constraints, width if batches is None else replace(width, batches=min(batches, width.batches)))
+        draft.rejected.update(refused)
         for strategy in strategies:
             draft.add(strategy)
         if draft.count <= (limit or MAX_CANDIDATES):
@@ -138,25 +144,25 @@ class _Draft:
 
     def _groups(self, strategy: Strategy, mesh: Mesh) -> Iterator[tuple[int, int]]:
         """(shard group, hpZ group) choices of one strategy."""
-        ranks, pinned = mesh.ranks, self.constraints.shard_group_size
-        local = max(1, self.setup.pool.node.gpus_per_node // mesh.degrees.tensor_parallel)
+        ranks, pinned, gpus = mesh.ranks, self.constraints.shard_group_size, self.setup.pool.node.gpus_per_node
+        local = max(1, gpus // mesh.degrees.tensor_parallel)
         if strategy.states == "group":
             # Groups of whole nodes; a group inside one node is worth it only where it is asked for.
             choices = [pinned] if pinned else [d for d in divisors(ranks) if 1 < d < ranks and d % local == 0][: self.width.groups]
-            if self.constraints.strategy == "hsdp" and not choices:
-                choices = [ranks]
-            legal = [d for d in choices if d <= ranks and ranks % d == 0]
-            if not legal:
+            choices = choices or [ranks] * (self.constraints.strategy == "hsdp")
+            if not choices:
                 self.rejected[f"no shard group size between 1 and the {ranks} ranks divides them"] += 1
-            yield from ((d, 1) for d in legal)
-        elif strategy.name == "zero3":
-            wide = ranks > local > 1 and mesh.free.expert_parallel == 1
-            hpz = [pinned] if pinned else ([1, local] if wide else [1])
-            yield from ((ranks, d) for d in hpz if ranks % d == 0)
-        elif pinned in (None, ranks, 1 if strategy.states == "none" else ranks):
-            yield (ranks if strategy.states != "none" else 1, 1)
+        elif strategy.name == "zero3" and not pinned:
+            choices = [ranks] + [gpus] * (1 < gpus < ranks)
         else:
-            self.rejected[f"{strategy.label} has no shard group of {pinned}: only HSDP and ZeRO++ hpZ divide ranks into groups"] += 1
+            choices = [pinned or ranks]
+        for group in choices:
+            reason = why_not_group(strategy, group, ranks, mesh.degrees, gpus)
+            if reason and pinned:
+                self.rejected[reason] += len(mesh.batches)
+            if not reason:
+                shared = ranks if strategy.states == "all" else group if strategy.states == "group" else 1
+                yield shared, group if group < shared else 1
 
     def _options(self, strategy: Strategy, mesh: Mesh, pairs: int, batches: int) -> Iterator[tuple[int, ...]]:
         """Tuples (qwz, qgz, offload_optimizer, offload_parameters, checkpointing, act_offload, lean) on meshes like this one."""
@@ -190,25 +196,25 @@ class _Draft:
 
     def space(self, narrowed: tuple[str, ...]) -> Space:
         """The table of structures."""
-        tables, plain, start = [], [], 0
-        for row, pairs, options in sorted(self.blocks, key=lambda block: (2 in block[2][0][2:4], self._piped(block[1]))):
-            left, right = np.array(pairs, dtype=np.int64), np.array(options, dtype=np.int64).reshape(len(options), 7)
-            p, o = len(left), len(right)
-            block = np.empty((p * o, len(FIELDS)), dtype=np.int64)
-            block[:, 0], block[:, 1] = np.repeat(left[:, 0], o), row
-            block[:, 2:4] = np.repeat(left[:, 1:], o, axis=0)
-            block[:, 4:] = np.tile(right, (p, 1))
-            tables.append(block)
-            flags = o // int((right[:, 0] + right[:, 1] == 0).sum())
-            plain.append(start + np.arange(p * o) // flags * flags)
-            start += p * o
-        table = np.concatenate(tables)
+        blocks = sorted(self.blocks, key=lambda block: (2 in block[2][0][2:4], self._piped(block[1])))
+        left = np.array([(mesh, row, group, hpz) for row, pairs, _ in blocks for mesh, group, hpz in pairs], dtype=np.int64)
+        right = np.array([option for _, _, options in blocks for option in options], dtype=np.int64)
+        # By pair: how many options it is combined with, where they start, and how many in a row differ by quantisation only.
+        sizes = np.array([len(options) for _, _, options in blocks])
+        plains = [sum(option[0] + option[1] == 0 for option in options) for _, _, options in blocks]
+        by_block = np.stack([sizes, np.cumsum(sizes) - sizes, sizes // np.array(plains)])
+        times, offset, flags = np.repeat(by_block, [len(pairs) for _, pairs, _ in blocks], axis=1)
+        pair, start = np.repeat(np.arange(len(left)), times), np.cumsum(times) - times
+        numbers = np.arange(len(pair))
+        within = numbers - start[pair]
+        table = np.concatenate([left[pair], right[offset[pair] + within]], axis=1)
+        plain = numbers - within % flags[pair]
         batches = np.array([len(m.batches) for m in self.meshes])[table[:, 0]]
         most = max(len(m.batches) for m in self.meshes)
         padded = np.array([m.batches + m.batches[-1:] * (most - len(m.batches)) for m in self.meshes], dtype=np.int64)
         return Space(
             meshes=tuple(self.meshes), structures=dict(zip(FIELDS, np.ascontiguousarray(table.T), strict=True)),
-            plain=np.concatenate(plain), batches=batches, first=np.cumsum(batches) - batches,
+            plain=plain, batches=batches, first=np.cumsum(batches) - batches,
             micro_batch=padded[..., 0], grad_accum=padded[..., 1], rejected=self.rejected, narrowed=narrowed,
         )  # fmt: skip
 
@@ -251,7 +257,7 @@ def _code(name: str | None) -> int | None:
 
 def _nothing_legal(constraints: Constraints, rejected: Counter[str]) -> InvalidRequestError:
     """Everything was ruled out: the pins, and the rules that left nothing."""
-    pinned = {name: value for name in constraints.__slots__ if (value := getattr(constraints, name)) is not None}
+    pinned = {name: value for name in constraints.__slots__ if name != "versions" and (value := getattr(constraints, name)) is not None}
     order = ("shard_group_size", "offload_parameters", "offload_optimizer", "strategy", "framework")
     field_name = next((name for name in order if name in pinned), "strategy")
     text = ", ".join(f"{name} {value}" for name, value in pinned.items())
@@ -259,13 +265,3 @@ def _nothing_legal(constraints: Constraints, rejected: Counter[str]) -> InvalidR
         "constraints", field_name, msg=f"no framework can do all of this together: {text}",
         hint="; ".join(rejected) or "leave one of them open",
     )  # fmt: skip
-
-
-def _no_such_pair(constraints: Constraints) -> InvalidRequestError:
-    names = sorted({s.name for s in find_strategies(constraints.framework, None)})
-    return InvalidRequestError.at(
-        "constraints",
-        "strategy",
-        msg=f"{constraints.framework} has no strategy {constraints.strategy}",
-        hint=f"{constraints.framework} offers {', '.join(names)}",
-    )

@@ -44,6 +44,7 @@ from app.ingest.hf_config import (
 from app.ingest.hf_config.fields import Fields
 from app.ingest.hf_config.numerics import numerics_of
 from app.ingest.hf_config.registry import FAMILIES, read, resolve
+from app.ingest.hf_config.routed import with_moe_classes
 
 _ADAPTERS = (
     alibi,
@@ -115,7 +116,7 @@ def architecture_from_config(
     if fields.missing or found is None:
         raise _missing(fields, family)
     label = name or root.text("_name_or_path") or family
-    return replace(found, name=label[:200], numerics=numerics_of(fields, family, found))
+    return with_moe_classes(replace(found, name=label[:200], numerics=numerics_of(fields, family, found)))
 
 
 def _missing(fields: Fields, family: str) -> UnsupportedModelError:

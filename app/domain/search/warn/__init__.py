@@ -15,6 +15,7 @@ from app.domain.search.warn.memory import memory_warnings
 from app.domain.search.warn.numerics import numerics_warnings
 from app.domain.search.warn.optimizer import optimizer_warnings
 from app.domain.search.warn.sizes import size_warnings
+from app.domain.search.warn.upcasts import upcast_warnings
 
 
 def warnings_of(
@@ -26,6 +27,7 @@ def warnings_of(
         *model_warnings(evaluation),
         *cluster_warnings(evaluation, pools),
         *numerics_warnings(evaluation, candidate),
+        *upcast_warnings(evaluation, candidate),
         *optimizer_warnings(evaluation, candidate),
         *loading_warnings(evaluation, candidate),
         *size_warnings(evaluation, candidate, index),

@@ -72,6 +72,6 @@ def _pinned(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarnin
             "pinned_rounding",
             f"Pinned blocks are rounded up to powers of two by default, which would take {format_gib(extra)} more on each node.",
             "constraints.offload_optimizer",
-            "launch.sh switches the rounding off (pinned_max_round_threshold_mb); keep that line if you start the job another way.",
+            "launch.sh switches the rounding off (pinned_max_cached_size_mb); keep that line if you start the job another way.",
             "info",
         )

@@ -16,9 +16,10 @@ def numerics_warnings(evaluation: Evaluation, candidate: Candidate) -> Iterator[
     if recipe.precision == "fp8":
         yield warning(
             "fp8_needs_library",
-            "The emitted files train in bf16: fp8 matrix products need a library (Transformer Engine, torchao) beside them.",
+            "fp8 is of matrix products only and comes from a library: the training scripts convert linear layers with torchao. "
+            "ds_config.json and accelerate.yaml have no key for it, and alone train in bf16.",
             "training.precision",
-            "Convert the linear layers with that library; the figures here assume it.",
+            "Install torchao, and in a trainer of your own call convert_to_float8_training as the scripts do; the figures assume it.",
             "info",
         )
     yield from _accumulation(recipe, settings)
