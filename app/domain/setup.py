@@ -331,10 +331,11 @@ def frozen_bytes_each(numbers: Numbers, dtypes: StoredDtypes) -> float:
     return (numbers.quantised_bytes + (numbers.total - numbers.quantised) * dtype_bytes(dtypes.frozen)) / numbers.total
 
 
-def _state_bytes(numbers: Numbers, recipe: Recipe, framework: tuple[str, StoredDtypes], width: float) -> float:
+def state_bytes_each(numbers: Numbers, recipe: Recipe, framework: str, dtypes: StoredDtypes) -> float:
     """Bytes of the optimizer's states for one trained parameter; DeepSpeed keeps Muon's momenta in the dtype gradients travel in."""
-    name, dtypes = framework
-    if recipe.optimizer != "muon" or name != "deepspeed":
+    fixed = OPTIMIZERS[recipe.optimizer].fixed_bytes_per_element
+    width = fixed if fixed is not None and not recipe.optimizer_state_dtype else dtype_bytes(dtypes.state)
+    if recipe.optimizer != "muon" or framework != "deepspeed":
         return numbers.states_per_param * width
     momenta = 2 - numbers.states_per_param  # share of the parameters that have one momentum; the others have Adam's two moments
     return momenta * dtype_bytes(dtypes.reduce) + 2 * (1 - momenta) * width
@@ -354,8 +355,6 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], num
         return column
 
     rows = [dtypes[n] for n in names]
-    fixed = OPTIMIZERS[recipe.optimizer].fixed_bytes_per_element
-    state = [fixed if fixed is not None and not recipe.optimizer_state_dtype else dtype_bytes(d.state) for d in rows]
     return {
         "compute_bytes": spread([dtype_bytes(d.compute) for d in rows]),
         "param_bytes": spread([dtype_bytes(d.param) for d in rows]),
@@ -364,6 +363,6 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], num
         "duplicate_bytes": spread([dtype_bytes(d.param) * d.duplicate_master for d in rows]),
         "grad_bytes": spread([dtype_bytes(d.grad) for d in rows]),
         "reduce_bytes": spread([dtype_bytes(d.reduce) for d in rows]),
-        "state_bytes": spread([_state_bytes(numbers, recipe, *pair) for pair in zip(dtypes.items(), state, strict=True)]),
+        "state_bytes": spread([state_bytes_each(numbers, recipe, name, d) for name, d in dtypes.items()]),
         "autocast": spread([float(d.autocast) for d in rows]),
     }

@@ -220,3 +220,13 @@ def test_a_plan_without_a_script_names_none() -> None:
     zero = saved(framework="deepspeed", strategy="zero3", sequence_parallel=2)
     assert "ds_train.py" not in zero.written_by
     assert "engine.load_checkpoint" in zero.resume.same
+
+
+def test_muon_keeps_its_momenta_in_sixteen_bits_under_deepspeed() -> None:
+    """Matrices inside the blocks have one momentum of 2 bytes there and of 4 elsewhere; tables and vectors have Adam's two of 4."""
+    matrices = 2 * (64 * 64 * 2 + 32 * 64 * 2 + 3 * 64 * 128)
+    others = 8 * (PARAMS - matrices)
+    recipe = {"optimizer": "muon"}
+    assert bytes_of(saved(recipe, framework="fsdp2", optimizer="muon"), "optimizer states") == 4 * matrices + others
+    zero = saved(recipe, framework="deepspeed", strategy="zero2", optimizer="muon")
+    assert bytes_of(zero, "masters and optimizer states") == 4 * PARAMS + 2 * matrices + others

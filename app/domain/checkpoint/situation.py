@@ -8,10 +8,9 @@ from functools import cached_property
 from app.domain.checkpoint.tensors import Tensors, trained_tensors
 from app.domain.model.architecture import Architecture
 from app.domain.plan import Settings
-from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.recipe.precision import StoredDtypes, dtype_bytes, stored_dtypes
 from app.domain.recipe.recipe import Recipe
-from app.domain.setup import Numbers, frozen_bytes_each, numbers_of
+from app.domain.setup import Numbers, frozen_bytes_each, numbers_of, state_bytes_each
 
 STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
@@ -52,9 +51,7 @@ class Situation:
     @property
     def state_bytes(self) -> float:
         """Bytes of the optimizer's states for one trained weight."""
-        fixed = OPTIMIZERS[self.recipe.optimizer].fixed_bytes_per_element
-        each = fixed if fixed is not None and not self.recipe.optimizer_state_dtype else dtype_bytes(self.dtypes.state)
-        return self.numbers.states_per_param * each
+        return state_bytes_each(self.numbers, self.recipe, self.settings.framework, self.dtypes)
 
     @property
     def stage(self) -> int:
