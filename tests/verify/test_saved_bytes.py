@@ -101,7 +101,7 @@ def test_there_are_as_many_files_as_planned(folders: dict[str, Path]) -> None:
 def test_the_weights_come_out(folders: dict[str, Path], name: str) -> None:
     """One process without a launcher writes a folder with safetensors."""
     folder = folders[name]
-    run(next(folder.glob("*_train.py")), folder, "--smoke-test", "--save-dir", "saved", "--export-saved", "out")
+    run(next(folder.glob("*_train.py")), folder, "--smoke-test", "--save-dir", "saved", "--export", "out")
     written = next((folder / "out").glob("*.safetensors")).stat().st_size
     export = planned(make_job(**WORLD, **SAVED[name])).exports[0]
     assert 0 <= written - export.output_bytes < 16_384

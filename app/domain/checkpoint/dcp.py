@@ -73,7 +73,7 @@ def _folder(case: Situation) -> Export:
     n, loaded = case.numbers, 2 if case.adapted else case.param_bytes
     return Export(
         title="An adapter folder" if case.adapted else f"A model folder in {case.dtypes.compute}",
-        commands=(f"python {SCRIPTS[case.settings.framework]} --save-dir checkpoints --export-saved trained",),
+        commands=(f"python {SCRIPTS[case.settings.framework]} --save-dir checkpoints --export trained",),
         host=line(terms.model_host_bytes, "overhead", "export", params=n.total, largest_tensor=n.largest_tensor, bytes_each=loaded),
         output_bytes=round(n.trainable * case.param_bytes if case.adapted else n.total * dtype_bytes(case.dtypes.compute)),
     )
