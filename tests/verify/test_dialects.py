@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +11,7 @@ import yaml
 from app.domain.parallel.fsdp_names import SHARDINGS, to_fsdp1, to_fsdp2
 from app.emit import files_for, trainer_files
 from tests.emit.jobs import make_job
-from tests.verify.harness import environment
+from tests.verify.harness import probe
 
 WRAP = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP", "fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}
 OLD = {
@@ -54,11 +51,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     (root / "split").mkdir()
     for file in files_for(make_job(strategy="zero3", sequence_parallel=4, dp_shard=2)):
         (root / "split" / file.filename).write_text(file.text, encoding="utf-8")
-    script = Path(__file__).parent / "probe_dialects.py"
-    command = [sys.executable, "-W", "ignore", str(script), *map(str, paths), str(root / "split" / "accelerate.yaml")]
-    result = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False, timeout=300)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-4000:]
-    answer: dict[str, dict[str, Any]] = json.loads(result.stdout.strip().splitlines()[-1])
+    answer: dict[str, dict[str, Any]] = probe("dialects", *map(str, paths), str(root / "split" / "accelerate.yaml"))
     assert set(answer) == {path.parent.name for path in paths} | {"split"}
     return answer
 
