@@ -34,15 +34,18 @@ def main(arguments: list[str] | None = None) -> int:
     plan.add_argument(
         "-o", "--output", type=Path, action="append", default=[], help="write the file of this name (ds_config.json, launch.sh, …)"
     )
+    plan.add_argument(
+        "--dialect", choices=("plain", "hf_auto"), default="plain", help="hf_auto: ds_config.json for the Hugging Face Trainer"
+    )
     plan.add_argument("--json", action="store_true", help="print the whole plan as JSON")
     given = parser.parse_args(arguments)
     if given.command == "serve":
         serve()
         return 0
-    return _plan(given.spec, given.output, as_json=given.json)
+    return _plan(given.spec, given.output, dialect=given.dialect, as_json=given.json)
 
 
-def _plan(spec: Path, outputs: list[Path], *, as_json: bool) -> int:
+def _plan(spec: Path, outputs: list[Path], *, dialect: str, as_json: bool) -> int:
     try:
         planned = answer(PlanRequest.model_validate(_read(spec)), hub_of(AppSettings()))
     except ValidationError as error:
@@ -53,7 +56,7 @@ def _plan(spec: Path, outputs: list[Path], *, as_json: bool) -> int:
         print(error, file=sys.stderr)
         return _EXIT_INVALID
     print(orjson.dumps(planned.document(), option=orjson.OPT_INDENT_2).decode() if as_json else planned.plan.summary)
-    return max(_EXIT_CODES[planned.plan.verdict], _write(planned, outputs))
+    return max(_EXIT_CODES[planned.plan.verdict], _write(planned, outputs, dialect))
 
 
 def _read(spec: Path) -> Any:
@@ -61,8 +64,8 @@ def _read(spec: Path) -> Any:
     return yaml.safe_load(sys.stdin.read() if str(spec) == "-" else spec.read_text())
 
 
-def _write(planned: Answer, outputs: list[Path]) -> int:
-    texts = {artifact.filename: artifact.text for artifact in planned.plan.files}
+def _write(planned: Answer, outputs: list[Path], dialect: str) -> int:
+    texts = {name: artifact.text for name, artifact in planned.files(dialect).items()}
     for path in outputs:
         if path.name not in texts:
             print(f"{path.name} is not a file of this plan; it has {', '.join(texts) or 'none, since nothing fits'}", file=sys.stderr)

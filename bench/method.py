@@ -9,6 +9,7 @@ from pathlib import Path
 
 import app.domain as domain
 from app.domain.cards import CARDS, Card
+from app.domain.parallel.fsdp_names import CALLS, KEYS, SHARDINGS
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.sources import SOURCES
 
@@ -17,6 +18,7 @@ INTRO = {
     "memory": "Memory of one GPU, of one node's host and of its disks. GPU terms are alive at some moments of the step and not at others; "
     "the peak is the largest moment, not a sum of maxima.",
     "traffic": "What one GPU sends in one optimizer step.",
+    "checkpoint": "What one save writes over all ranks, the host memory of whoever turns it into ordinary files, and what inference holds.",
     "speed": "Where the time of one optimizer step goes.",
 }
 
@@ -35,6 +37,7 @@ def pages() -> dict[str, str]:
         rooms[key.split(".")[0]].append(CARDS[key])
     out = {f"{room}.md": _page(room, cards) for room, cards in rooms.items()}
     out["strategies.md"] = _strategies()
+    out["fsdp_names.md"] = _fsdp_names()
     return out
 
 
@@ -72,6 +75,24 @@ def _strategies() -> str:
             f"| {s.reduce_op.replace('_', '-')} | {when}{after} |"
         )
     return "\n".join([*lines, ""])
+
+
+def _fsdp_names() -> str:
+    """FSDP1 and FSDP2 side by side."""
+    lines = ["# FSDP1 and FSDP2", "", "Generated from `app/domain/parallel/fsdp_names.py` by `make bench ARGS=method`; do not edit.", ""]
+    lines += ["A dash means that the other side has no counterpart; the last column says what takes its place.", "", "## Strategies", ""]
+    lines += ["| FSDP1 | `reshard_after_forward` of FSDP2 | mesh of FSDP2 | nearest of DeepSpeed | remarks |", "|---|---|---|---|---|"]
+    for s in SHARDINGS:
+        mesh = "" if s.reshard is None else "copies × shards" if s.replicates else "one line of ranks"
+        lines.append(f"| `{s.fsdp1}` | {'—' if s.reshard is None else f'`{s.reshard}`'} | {mesh or '—'} | {s.like or '—'} | {s.note} |")
+    for title, rows in (("Keys of accelerate", KEYS), ("In Python", CALLS)):
+        lines += ["", f"## {title}", "", "| FSDP1 | FSDP2 | remarks |", "|---|---|---|"]
+        lines += [f"| {_code(r.fsdp1)} | {_code(r.fsdp2)} | {r.note} |" for r in rows]
+    return "\n".join([*lines, ""])
+
+
+def _code(name: str | None) -> str:
+    return f"`{name}`" if name else "—"
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from statistics import median
 
 from app.catalog.rates import CollectiveRate, load_rates
@@ -26,6 +27,7 @@ _IN_SWITCH_RANKS = {"nvlink4": 5, "nvlink5": 6}
 """Fewest GPUs for which NCCL reduces in the switch: more than 4 on H200, more than 5 on B200 (ml-engineering)."""
 
 
+@lru_cache(maxsize=256)
 def link_name(text: str) -> str:
     """Short name of a link: ``NVLink4 (18 links, NVSwitch)`` gives nvlink4, ``xGMI, 7 links`` xgmi.
 
@@ -37,6 +39,7 @@ def link_name(text: str) -> str:
     return next((name for name in LINK_BYTES_PER_S if joined.startswith(name)), joined)
 
 
+@lru_cache(maxsize=256)
 def intra_node_link(name: str, bytes_per_s: float, gpus: int, *, p2p: bool) -> Link:
     """Link between the devices of one node.
 
@@ -57,6 +60,7 @@ def intra_node_link(name: str, bytes_per_s: float, gpus: int, *, p2p: bool) -> L
     )  # fmt: skip
 
 
+@lru_cache(maxsize=256)
 def inter_node_link(nic_bytes_per_s: float) -> Link:
     """Link between nodes: what large collectives reach of all NICs of a node together, and the start-up that a sweep showed."""
     rates = load_rates()
@@ -71,6 +75,7 @@ def inter_node_link(nic_bytes_per_s: float) -> Link:
     )  # fmt: skip
 
 
+@lru_cache(maxsize=256)
 def host_link_bytes_per_s(pcie_generation: int, *, coherent: bool) -> float:
     """Measured rate of pinned copies between host and device, bytes/s: sixteen PCIe lanes, or the coherent link of a Grace CPU."""
     rates = {r.link: r.to_device_bytes_per_s for r in load_rates().host_device if r.to_device_bytes_per_s}
@@ -85,6 +90,7 @@ def host_memory_bytes_per_s(gpus: int, *, coherent: bool) -> float:
     return one * adam.grace_gain * max(1, gpus // 2) if coherent else one
 
 
+@lru_cache(maxsize=256)
 def nvme_bytes_per_s(pcie_generation: int) -> tuple[float, float]:
     """Read and write rates of the four drives a node of this generation usually has, bytes/s."""
     wanted = f"4 x Gen{min(5, max(4, pcie_generation))} RAID0"

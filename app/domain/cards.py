@@ -7,10 +7,12 @@ candidates while the page renders the card of the winner with its numbers put in
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from inspect import signature
 from typing import Any, TypeVar
+
+import numpy as np
 
 from app.domain.sources import source as find_source
 from app.domain.units import Exactness, format_number
@@ -30,6 +32,7 @@ class Card:
         exactness: exact, derived or fitted.
         changes_it: which settings move the figure.
         sureness: the word of ``exactness``.
+        template, named: the equation with a slot for each argument that it names, and these names in order.
     """
 
     key: str
@@ -41,16 +44,25 @@ class Card:
     doc: str
     sureness: str
 
-    def with_numbers(self, arguments: dict[str, Any]) -> str:
-        """The equation with every argument name replaced by its value."""
+    template: str
+    named: tuple[str, ...]
 
-        return "".join(_show(arguments[part]) if part in arguments else part for part in _parts(self.equation))
+    def with_numbers(self, arguments: Mapping[str, Any], index: int = 0) -> str:
+        """The equation with the names of arguments replaced by one candidate's values."""
+        return self.template % tuple([_show(entry(arguments[name], index)) for name in self.named])
 
 
-@cache
-def _parts(equation: str) -> list[str]:
-    """An equation cut into names and what is between them."""
-    return re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation)
+def entry(value: Any, index: int) -> float:
+    """One candidate's number out of a column or a scalar."""
+    if isinstance(value, np.ndarray):
+        return float(value.item(index if value.ndim else 0))
+    return float(value)
+
+
+def _template(equation: str, function: Callable[..., Any]) -> tuple[str, tuple[str, ...]]:
+    """An equation with a slot for each name of an argument, and these names in order."""
+    parts, names = re.split(r"([A-Za-z_][A-Za-z0-9_]*)", equation.replace("%", "%%")), signature(function).parameters
+    return "".join("%s" if part in names else part for part in parts), tuple(part for part in parts if part in names)
 
 
 CARDS: dict[str, Card] = {}
@@ -71,7 +83,17 @@ def term(*, title: str, equation: str, source: str, exactness: str, changes_it: 
 
     def register(function: F) -> F:
         key = f"{function.__module__.removeprefix('app.domain.')}.{function.__name__}"
-        CARDS[key] = Card(key, title, equation, source, Exactness(exactness), changes_it, (function.__doc__ or "").strip(), exactness)
+        CARDS[key] = Card(
+            key,
+            title,
+            equation,
+            source,
+            Exactness(exactness),
+            changes_it,
+            (function.__doc__ or "").strip(),
+            exactness,
+            *_template(equation, function),
+        )
         _OF_FUNCTION[function] = CARDS[key]
         return function
 
@@ -83,8 +105,7 @@ def card_of(function: Callable[..., Any]) -> Card:
     return _OF_FUNCTION[function]
 
 
-def _show(value: Any) -> str:
-    number = float(value)
+def _show(number: float) -> str:
     if number.is_integer():
         return f"{int(number):,}"
     return format_number(number)

@@ -6,8 +6,7 @@ The same lines give both: the sums the search compares and, for a chosen candida
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,8 +29,7 @@ POOLS = {
 which no row of freed activations is long enough for."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Line:
+class Line(NamedTuple):
     """One term over all candidates.
 
     Attributes:
@@ -49,102 +47,59 @@ class Line:
     lifetime: str
     arguments: Mapping[str, Any]
     value: Array
-    alive: Mapping[str, Any] = field(default_factory=dict)
-    pool: str = "default"
+    alive: Mapping[str, Any]
+    pool: str
 
 
-class Ledger:
-    """Lines in the order they were added, for ``size`` candidates."""
-
-    def __init__(self, size: Shape) -> None:
-        self.size = size
-        self.lines: list[Line] = []
-        self._sums: dict[tuple[str, str], Array] = {}
-
-    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], /, **arguments: Any) -> Array:
-        """Evaluate a term for all candidates and keep it as a line; returns its values.
-
-        Which stream a term allocates on is declared in ``POOLS``.
-        """
-        value = _spread_to(np.asarray(function(**arguments), dtype=np.float64), self.size)
-        card = card_of(function)
-        self.lines.append(
-            Line(
-                card=card,
-                category=category,
-                lifetime=lifetime,
-                arguments=arguments,
-                value=value,
-                alive=alive,
-                pool=POOLS.get(function.__name__, "default"),
-            )
-        )
-        return value
-
-    def total(self) -> Array:
-        """Sum of all lines, an entry a candidate."""
-        out = np.zeros(self.size)
-        for line in self.lines:
-            out += line.value
-        return out
-
-    def at(self, moment: str, *pools: str) -> Array:
-        """Sum of what is alive at one moment (in some allocator pools, if named), an entry a candidate."""
-        if not self._sums and self.lines:
-            for line in self.lines:
-                for when, share in line.alive.items():
-                    part = line.value if type(share) is float and share == 1.0 else line.value * share
-                    for key in ((when, _EVERY), (when, line.pool)):
-                        self._sums[key] = self._sums[key] + part if key in self._sums else part
-        parts = [there for pool in pools or (_EVERY,) if (there := self._sums.get((moment, pool))) is not None]
-        return sum(parts[1:], parts[0]) if parts else np.zeros(self.size)
-
-
-_EVERY = "every pool"
-
-
-class Tally(Ledger):
-    """The sums of a ledger without its lines, for the search: terms may differ in shape as long as they broadcast.
+class Tally:
+    """Sums of lines, for the search: terms may differ in shape as long as they broadcast.
 
     What depends on structure alone is an (S, 1) array and is summed as such; only sums meet the (S, B) arrays of batches. Lines
     that are alive at the same moments with the same constant shares are summed before they are spread over those moments.
     """
 
     def __init__(self, size: Shape) -> None:
-        super().__init__(size)
+        self.size = size
         self._together: dict[tuple[str, tuple[tuple[str, float], ...]], dict[Shape, Array]] = {}
         self._apart: dict[tuple[str, str], dict[Shape, Array]] = {}
         self._all: dict[Shape, Array] = {}
         self._spread: dict[str, dict[str, dict[Shape, Array]]] = {}
 
     def add(self, function: Callable[..., Any], _category: str, _lifetime: str, alive: Mapping[str, Any], /, **arguments: Any) -> Array:
-        """Evaluate a term and keep its sums only; returns its values, not broadcast."""
+        """Evaluate a term and keep its sums; returns its values, not broadcast. Which stream it allocates on is declared in ``POOLS``."""
         value = np.asarray(function(**arguments), dtype=np.float64)
-        pool = POOLS.get(function.__name__, "default")
-        if not value.any():
-            return value
+        self._count(value, POOLS.get(function.__name__, "default"), alive)
+        return value
+
+    def _count(self, value: Array, pool: str, alive: Mapping[str, Any]) -> None:
+        if not (value.item(0) or value.any()):
+            return
         if not alive:
             _put(self._all, value)
-        elif all(isinstance(share, float) for share in alive.values()):
+        elif all(type(share) is float for share in alive.values()):
             _put(self._together.setdefault((pool, tuple(alive.items())), {}), value)
         else:
             for moment, share in alive.items():
                 _put(self._apart.setdefault((pool, moment), {}), value * share)
-        return value
 
     def total(self) -> Array:
         """Sum of the lines that belong to no moment."""
-        return _summed(self._all)
+        return _summed(self._all, self._empty)
 
     def at(self, moment: str, *pools: str) -> Array:
         """Sum of what is alive at one moment (in some allocator pools, if named), in the shape it has."""
-        spread, parts = self.spread(), dict[Shape, Array]()
+        spread, parts = self._by_moment(), dict[Shape, Array]()
         for pool in pools or spread:
             for value in spread.get(pool, {}).get(moment, {}).values():
                 _put(parts, value)
-        return _summed(parts)
+        return _summed(parts, self._empty)
 
-    def spread(self) -> dict[str, dict[str, dict[Shape, Array]]]:
+    @property
+    def _empty(self) -> Shape:
+        """Shape of a sum of nothing."""
+        return ()
+
+    def _by_moment(self) -> dict[str, dict[str, dict[Shape, Array]]]:
         """Sums by pool, moment and shape, made once all lines are in."""
         if self._spread:
             return self._spread
@@ -159,6 +114,29 @@ class Tally(Ledger):
         return self._spread
 
 
+class Ledger(Tally):
+    """Lines in the order they were added, for ``size`` candidates, an entry each, with their sums."""
+
+    def __init__(self, size: Shape) -> None:
+        super().__init__(size)
+        self.lines: list[Line] = []
+
+    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], /, **arguments: Any) -> Array:
+        """Evaluate a term for all candidates and keep it as a line; returns its values."""
+        value = _spread_to(np.asarray(function(**arguments), dtype=np.float64), self.size)
+        self.keep(Line(card_of(function), category, lifetime, arguments, value, alive, POOLS.get(function.__name__, "default")))
+        return value
+
+    def keep(self, line: Line) -> None:
+        """Take a line in."""
+        self.lines.append(line)
+        self._count(line.value, line.pool, line.alive)
+
+    @property
+    def _empty(self) -> Shape:
+        return self.size
+
+
 def _spread_to(value: Array, size: Shape) -> Array:
     return value if value.shape == (size if isinstance(size, tuple) else (size,)) else np.broadcast_to(value, size)
 
@@ -168,10 +146,10 @@ def _put(sums: dict[Shape, Array], value: Array) -> None:
     sums[value.shape] = value if there is None else there + value
 
 
-def _summed(sums: Mapping[Shape, Array]) -> Array:
+def _summed(sums: Mapping[Shape, Array], empty: Shape) -> Array:
     """Small shapes first, so that large ones are touched once."""
     if not sums:
-        return np.zeros(())
+        return np.zeros(empty)
     first, *rest = sorted(sums.values(), key=lambda v: v.size)
     return sum(rest, first)
 
@@ -188,26 +166,16 @@ def chosen(first: Ledger, second: Ledger, takes_second: Array) -> Ledger:
 
     out = Ledger(first.size)
     for line, other in zip(first.lines, second.lines, strict=True):
-        out.lines.append(
-            Line(
-                card=line.card,
-                category=line.category,
-                lifetime=line.lifetime,
+        out.keep(
+            line._replace(
                 arguments={name: pick(line.arguments[name], other.arguments[name]) for name in line.arguments},
                 value=pick(line.value, other.value),
                 alive={moment: pick(line.alive[moment], other.alive[moment]) for moment in line.alive},
-                pool=line.pool,
             )
         )
     return out
 
 
-def entry(value: Any, index: int) -> float:
-    """One candidate's number out of a column or a scalar."""
-    array = np.asarray(value)
-    return float(array if array.ndim == 0 else array[index])
-
-
 def formula_of(line: Line, index: int) -> str:
     """The line's equation with one candidate's numbers put in."""
-    return line.card.with_numbers({k: entry(v, index) for k, v in line.arguments.items()})
+    return line.card.with_numbers(line.arguments, index)

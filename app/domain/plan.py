@@ -30,6 +30,7 @@ class Settings:
         reduce_dtype: dtype gradients travel in.
         master_weights: a fp32 master copy exists.
         optimizer_state_dtype: dtype of the optimizer's moments.
+        offload_optimizer_ratio: share of an offloaded optimizer that is updated on the host, the rest on the GPU.
     """
 
     framework: str
@@ -75,11 +76,17 @@ class Settings:
     gradient_clipping: float = 1.0
     quantized_weights: bool = False
     quantized_gradients: bool = False
+    offload_optimizer_ratio: float = 1.0
 
     @property
     def dp(self) -> int:
         """Ranks that see different data: the global batch is micro_batch × grad_accum × dp."""
         return self.dp_replicate * self.dp_shard
+
+    @property
+    def divides_states(self) -> bool:
+        """Whether DDP's ranks each hold the optimizer's states of some tensors (ZeroRedundancyOptimizer)."""
+        return (self.framework, self.strategy) == ("ddp", "zero1")
 
 
 class TermResult(NamedTuple):

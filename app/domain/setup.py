@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,6 +120,27 @@ class Numbers:
     trainable_frac: float
 
 
+class _Same:
+    """A model that equals itself only: comparing all its tensors would take longer than what is kept for it saves."""
+
+    __slots__ = ("model",)
+
+    def __init__(self, model: Architecture) -> None:
+        self.model = model
+
+    def __hash__(self) -> int:
+        return id(self.model)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Same) and other.model is self.model
+
+
+@lru_cache(maxsize=256)
+def _memo_of(_model: _Same, _recipe: Recipe) -> dict[Hashable, Any]:
+    """What has been worked out for this model under this recipe; the least used pair makes room."""
+    return {}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
     """What stays the same over all candidates."""
@@ -128,10 +150,13 @@ class TrainingSetup:
     pool: Pool
     rates: Rates
     headroom_frac: float
-    memo: dict[Hashable, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
+    memo: dict[Hashable, Any] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "memo", _memo_of(_Same(self.model), self.recipe))
 
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What follows from the setup alone, made the first time it is asked for."""
+        """What follows from model and recipe alone, made the first time it is asked for and kept for the next setups of the two."""
         if key not in self.memo:
             self.memo[key] = make()
         made: T = self.memo[key]
@@ -160,6 +185,7 @@ class Columns:
         qwz, qgz: 1 where ZeRO++ quantises the parameters it gathers, and the gradients it reduces.
         checkpointing: 0 none, 1 selective, 2 full.
         offload_optimizer, offload_parameters: 0 none, 1 cpu, 2 nvme.
+        kept_frac: share of the optimizer that stays on the GPU although it is offloaded (DeepSpeed's ``ratio`` is the rest); float.
         lean: small buckets and no gather-ahead, for when memory is short.
         bucket, prefetch, reuse, sub_group, persistence: DeepSpeed's sizes in elements.
         deepspeed, fsdp2, ddp: one of the three is 1.
@@ -196,6 +222,7 @@ class Columns:
     act_offload: Array
     offload_optimizer: Array
     offload_parameters: Array
+    kept_frac: Array
     lean: Array
     bucket: Array
     prefetch: Array
@@ -234,15 +261,17 @@ class Columns:
         return stages12
 
     @property
+    def away(self) -> Array:
+        """Share of the optimizer's states that is not on the GPU: 0 or 1, or in between where offload keeps some of them there."""
+        away: Array = (self.offload_optimizer > 0) * (1.0 - self.kept_frac)
+        return away
+
+    @property
     def copies_units(self) -> Array:
         """FSDP2 computes on copies of its shards: gathered over ranks, fetched from the host, or on one rank cast for compute."""
         cast = np.minimum(self.param_bytes, self.frozen_bytes) > self.compute_bytes
         copies: Array = (self.fsdp2 > 0) & ((self.param_ranks > 1) | (self.offload_parameters > 0) | cast)
         return copies
-
-    def with_more(self, others: Columns) -> Columns:
-        """These candidates and then others."""
-        return Columns(**{f.name: np.concatenate((getattr(self, f.name), getattr(others, f.name))) for f in fields(self)})
 
     def take(self, rows: Array) -> Columns:
         """The candidates at these indices (or where this mask is true)."""
@@ -293,13 +322,22 @@ def _quantised_bytes(model: Architecture, recipe: Recipe) -> float:
     return quantised_params(model) * base_weight_bytes(recipe.adapter.base_bits)
 
 
-def _frozen_bytes(numbers: Numbers, dtypes: StoredDtypes) -> float:
+def frozen_bytes_each(numbers: Numbers, dtypes: StoredDtypes) -> float:
     """Bytes of one frozen parameter, averaged: beside a quantised base, embeddings and head keep the dtype they were loaded in.
 
     peft's preparation would make them fp32; trainers cast embeddings and head back, and published runs hold them in 16 bits
     between steps (7.24e9 weights of Mistral take 4.01 GiB with their adapters).
     """
     return (numbers.quantised_bytes + (numbers.total - numbers.quantised) * dtype_bytes(dtypes.frozen)) / numbers.total
+
+
+def _state_bytes(numbers: Numbers, recipe: Recipe, framework: tuple[str, StoredDtypes], width: float) -> float:
+    """Bytes of the optimizer's states for one trained parameter; DeepSpeed keeps Muon's momenta in the dtype gradients travel in."""
+    name, dtypes = framework
+    if recipe.optimizer != "muon" or name != "deepspeed":
+        return numbers.states_per_param * width
+    momenta = 2 - numbers.states_per_param  # share of the parameters that have one momentum; the others have Adam's two moments
+    return momenta * dtype_bytes(dtypes.reduce) + 2 * (1 - momenta) * width
 
 
 def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], numbers: Numbers, recipe: Recipe) -> dict[str, Array]:
@@ -321,11 +359,11 @@ def dtype_columns(dtypes: dict[str, StoredDtypes], framework: Sequence[str], num
     return {
         "compute_bytes": spread([dtype_bytes(d.compute) for d in rows]),
         "param_bytes": spread([dtype_bytes(d.param) for d in rows]),
-        "frozen_bytes": spread([_frozen_bytes(numbers, d) for d in rows]),
+        "frozen_bytes": spread([frozen_bytes_each(numbers, d) for d in rows]),
         "master_bytes": spread([dtype_bytes(d.master) for d in rows]),
         "duplicate_bytes": spread([dtype_bytes(d.param) * d.duplicate_master for d in rows]),
         "grad_bytes": spread([dtype_bytes(d.grad) for d in rows]),
         "reduce_bytes": spread([dtype_bytes(d.reduce) for d in rows]),
-        "state_bytes": spread([numbers.states_per_param * b for b in state]),
+        "state_bytes": spread([_state_bytes(numbers, recipe, *pair) for pair in zip(dtypes.items(), state, strict=True)]),
         "autocast": spread([float(d.autocast) for d in rows]),
     }

@@ -11,6 +11,7 @@ from app.emit.ddp import ddp_script
 from app.emit.deepspeed import deepspeed_config
 from app.emit.ds_script import deepspeed_script
 from app.emit.fsdp2 import fsdp2_script
+from app.emit.hf_args import training_arguments
 from app.emit.job import EmitJob
 from app.emit.launch import launch_of, launch_script, train_script
 
@@ -44,6 +45,19 @@ def files_for(job: EmitJob) -> tuple[Artifact, ...]:
     return (*files, launch_of(job, script))
 
 
+def trainer_files(job: EmitJob) -> tuple[Artifact, ...]:
+    """The same plan in the Hugging Face Trainer's dialect: what differs from, or comes beside, the plan's own files.
+
+    Raises:
+        InvalidRequestError: DeepSpeed cannot do what the plan says.
+    """
+    config = (deepspeed_config(job, dialect="hf_auto"),) if job.settings.framework == "deepspeed" else ()
+    try:
+        return (training_arguments(job), *config)
+    except ConflictError:
+        return config
+
+
 def file_for(job: EmitJob, filename: str) -> Artifact:
     """One file of the plan.
 
@@ -57,4 +71,4 @@ def file_for(job: EmitJob, filename: str) -> Artifact:
     return _WRITERS[filename](job)
 
 
-__all__ = ["FILE_KINDS", "EmitJob", "deepspeed_config", "file_for", "files_for"]
+__all__ = ["FILE_KINDS", "EmitJob", "deepspeed_config", "file_for", "files_for", "trainer_files"]

@@ -123,9 +123,11 @@ def moe_leaf_classes(job: EmitJob) -> list[str]:
 
 
 def _offload_optimizer(job: EmitJob) -> dict[str, Any]:
-    device = job.settings.offload_optimizer
-    if device == "cpu":
-        return {"device": "cpu", "pin_memory": True}
+    s = job.settings
+    if s.offload_optimizer == "cpu":
+        # Whole sub-groups are kept on the GPU, the first (1 - ratio) of them.
+        partly = {"ratio": s.offload_optimizer_ratio} if s.offload_optimizer_ratio < 1 else {}
+        return {"device": "cpu", "pin_memory": True} | partly
     return {
         "device": "nvme",
         "nvme_path": job.nvme_path,

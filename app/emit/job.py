@@ -23,6 +23,7 @@ class EmitJob:
         adapter: the request's adapter block (kind, rank, targets, ...), or None.
         engine_version: version that computed the figures.
         figures: what the plan was made for, in words, for the header: model, GPUs, peak memory, tokens/s.
+        plan_name, plan_id: what a saved plan is called and found by; empty for one that is not saved.
         nvme_path: folder for NVMe offload.
         versions: releases the files are for; None for the newest they were checked with.
         planned_allocated_bytes, planned_reserved_bytes: predicted peak of the busiest GPU, for the script to print beside
@@ -36,6 +37,8 @@ class EmitJob:
     adapter: Mapping[str, Any] | None
     engine_version: str
     figures: Mapping[str, str]
+    plan_name: str = ""
+    plan_id: str = ""
     nvme_path: str = "/local_nvme"
     versions: Versions | None = None
     planned_allocated_bytes: int | None = None

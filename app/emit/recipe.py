@@ -44,6 +44,12 @@ def compute_dtype(job: EmitJob) -> str:
     return "bf16" if job.settings.precision == "fp8" else job.settings.precision
 
 
+def mixed_precision(job: EmitJob) -> str:
+    """accelerate's word: with mixed precision it stores trained weights in fp32; without, in the dtype they were loaded in."""
+    dtype = compute_dtype(job)
+    return "no" if dtype == "fp32" or job.settings.param_dtype == dtype else dtype
+
+
 def fsdp_offload(job: EmitJob) -> bool:
     """Whether FSDP2's shards live in host memory; its one policy moves parameters, gradients and states together."""
     return (job.settings.offload_optimizer, job.settings.offload_parameters) != ("none", "none")
@@ -67,15 +73,33 @@ def zero_stage(job: EmitJob) -> int:
     return stages[strategy]
 
 
+WRITTEN_FOR = {
+    "deepspeed": ("DeepSpeed 0.19.8", "torch 2.13", "transformers 5.24", "accelerate 1.15"),
+    "fsdp2": ("torch 2.13", "transformers 5.24", "accelerate 1.15"),
+    "ddp": ("torch 2.13", "transformers 5.24", "accelerate 1.15"),
+}
+"""Versions whose source the files follow and on which they are run."""
+
+
 def header(job: EmitJob) -> list[str]:
     """What the file was made for, line by line, safe to put behind any comment sign."""
     s = job.settings
     ranks = f"{s.world_size} GPUs = {s.nodes} x {s.gpus_per_node}"
     batch = f"{s.global_batch} sequences of {s.seq_len} = micro_batch {s.micro_batch} x grad_accum {s.grad_accum} x dp {s.dp}"
-    lines = [f"Written by Shardplan {comment(job.engine_version)} for {comment(job.model.name)}."]
-    lines += [
+    return [
+        f"Written by Shardplan {comment(job.engine_version)} for {comment(job.model.name)}.",
+        *_plan_line(job),
+        f"For {', '.join(WRITTEN_FOR[s.framework])}.",
         f"{s.framework} {s.strategy}, {s.precision}, {s.optimizer}, checkpointing {s.activation_checkpointing}",
         ranks,
+        f"Global batch: {batch}",
+        *(line for key, value in job.figures.items() for line in comment_lines(f"{key}: {value}")),
     ]
-    lines += [f"Global batch: {batch}"]
-    return lines + [line for key, value in job.figures.items() for line in comment_lines(f"{key}: {value}")]
+
+
+def _plan_line(job: EmitJob) -> list[str]:
+    """Where the plan is kept, and what it is called there."""
+    if not job.plan_id:
+        return []
+    name = f"{comment(job.plan_name)}, " if job.plan_name else ""
+    return [f"Plan: {name}/plans/{comment(job.plan_id)}"]

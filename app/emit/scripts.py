@@ -110,13 +110,14 @@ def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
         "autocast": launcher == "ddp" and compute_dtype(job) != s.param_dtype,
         "client_optimizer": s.optimizer in CLIENT_OPTIMIZERS,
         "optimizer_call": _optimizer_call(job, launcher),
-        "optimizer_words": _OPTIMIZER_WORDS[launcher],
+        "optimizer_words": _OPTIMIZER_WORDS["sharded" if s.divides_states else launcher],
         "needs": _needs(job, launcher),
     }
 
 
 _OPTIMIZER_WORDS = {
     "fsdp2": "Built after fully_shard, so that they hold the sharded weights; built before, they would train nothing",
+    "sharded": "Each rank steps the whole tensors it is dealt, and sends them to the others; their states are on it alone",
     "ddp": "The plan's optimizer over the weights that are trained",
     "deepspeed": "The plan's optimizer, which DeepSpeed has no name for",
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from statistics import median
 
 from app.catalog.gpus import GpuSpec, find_gpu, load_gpus
@@ -89,6 +90,7 @@ def _gpu(spec: GpuSpec) -> Gpu:
         name=spec.name, key=spec.key, architecture=spec.architecture.split()[0].lower(), memory_bytes=spec.memory_bytes,
         peak_flops_per_s=spec.peak_flops, achieved_flops_per_s=spec.achieved_flops, hbm_bytes_per_s=spec.hbm_bytes_per_s,
         pcie_bytes_per_s=host_link_bytes_per_s(spec.pcie_gen, coherent=_coherent(spec)), p2p=spec.p2p != "driver-disabled",
+        coherent=_coherent(spec),
     )  # fmt: skip
 
 
@@ -142,7 +144,7 @@ def _network(given: PoolIn, instance: InstanceSpec | None, spec: GpuSpec | None,
         return given.inter_node_gbit_per_s * 1e9 / 8
     if instance and instance.inter_node_bytes_per_s:
         return instance.inter_node_bytes_per_s
-    network = _usual_network(spec) if spec else _DEFAULT_NETWORK
+    network = _usual_network(spec.key, spec.architecture, spec.p2p) if spec else _DEFAULT_NETWORK
     if given.nodes > 1:
         assumed.append(
             f"The network between nodes was not given; {network * 8 / 1e9:,.0f} Gbit/s a node is assumed, "
@@ -151,10 +153,11 @@ def _network(given: PoolIn, instance: InstanceSpec | None, spec: GpuSpec | None,
     return network
 
 
-def _usual_network(spec: GpuSpec) -> float:
+@lru_cache(maxsize=256)
+def _usual_network(gpu: str, architecture: str, p2p: str) -> float:
     """Median over the catalogue's machines with this GPU; else with GPUs of its generation and the same link inside the node."""
-    alike = {g.key for g in load_gpus() if (g.architecture, g.p2p) == (spec.architecture, spec.p2p)}
-    for keys in ({spec.key}, alike):
+    alike = {g.key for g in load_gpus() if (g.architecture, g.p2p) == (architecture, p2p)}
+    for keys in ({gpu}, alike):
         usual = [i.inter_node_bytes_per_s for i in load_instances() if i.gpu in keys and i.inter_node_bytes_per_s]
         if usual:
             return median(usual)

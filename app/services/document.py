@@ -6,6 +6,7 @@ from functools import cache
 from typing import Any
 
 from app import ENGINE_VERSION
+from app.domain.checkpoint.result import CheckpointPlan, Export
 from app.domain.plan import Candidate, GpuMemory, Plan, PoolMemory, StepTime, TermResult
 from app.domain.sources import SOURCES
 from app.services.request import PlanRequest
@@ -46,6 +47,37 @@ def candidate_document(candidate: Candidate) -> dict[str, Any]:
         },
         "time": _time(candidate.time),
         "cost": {"usd_per_hour": candidate.usd_per_hour, "usd_per_billion_tokens": candidate.usd_per_billion_tokens},
+    }
+
+
+def checkpoint_document(checkpoint: CheckpointPlan) -> dict[str, Any]:
+    """Files and bytes of one save, and what can be done with it."""
+    served = checkpoint.inference
+    return {
+        "layout": checkpoint.layout,
+        "written_by": checkpoint.written_by,
+        "per_save_bytes": checkpoint.per_save_bytes,
+        "per_rank_bytes": checkpoint.per_rank_bytes,
+        "files": [_fields(f) for f in checkpoint.files],
+        "terms": [_bytes_term(t) for t in checkpoint.terms],
+        "exports": [_export(e) for e in checkpoint.exports],
+        "resume": _fields(checkpoint.resume),
+        "inference": {
+            "weights": _bytes_term(served.weights),
+            "cache_per_token": _bytes_term(served.cache_per_token) if served.cache_per_token else None,
+            "how": served.how,
+        },
+        "notes": checkpoint.notes,
+    }
+
+
+def _export(export: Export) -> dict[str, Any]:
+    return {
+        "title": export.title,
+        "commands": export.commands,
+        "host_bytes": int(export.host.value),
+        "host": _bytes_term(export.host),
+        "output_bytes": export.output_bytes,
     }
 
 

@@ -6,60 +6,96 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from app import ENGINE_VERSION
+from app.domain.checkpoint.plan import checkpoint_plan
+from app.domain.checkpoint.result import CheckpointPlan
 from app.domain.errors import ConflictError, InvalidRequestError
 from app.domain.plan import Artifact, Plan, PlanWarning
 from app.domain.search.explain import describe
 from app.domain.search.planner import make_plan
 from app.domain.units import format_count, format_gib, format_number
-from app.emit import FILE_KINDS, files_for
-from app.emit.deepspeed import deepspeed_config
+from app.emit import FILE_KINDS, files_for, trainer_files
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
-from app.services.document import plan_document
+from app.services.document import checkpoint_document, plan_document
 from app.services.releases import release_warnings
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlanLabel:
+    """What a plan that is going to be saved is called and found by."""
+
+    id: str = ""
+    name: str = ""
+
+
+_UNSAVED = PlanLabel()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """A plan with the request it answers, as understood."""
+    """A plan with the request it answers, as understood, and what its checkpoints are.
+
+    Attributes:
+        trainer_files: files of the ``hf_auto`` dialect, which come beside those of the plan.
+    """
 
     request: PlanRequest
     plan: Plan
+    checkpoint: CheckpointPlan
     job: EmitJob | None
     gpu_name: str
+    trainer_files: tuple[Artifact, ...] = ()
 
     def document(self) -> dict[str, Any]:
         """The JSON of the contract."""
-        return plan_document(self.plan, self.request)
+        return plan_document(self.plan, self.request) | {
+            "checkpoint": checkpoint_document(self.checkpoint),
+            "dialects": {"hf_auto": {a.filename: a.text for a in self.trainer_files}},
+        }
+
+    def files(self, dialect: str = "plain") -> dict[str, Artifact]:
+        """Every file by name; what both dialects have is of the one asked for."""
+        plain = {artifact.filename: artifact for artifact in self.plan.files}
+        trainer = {artifact.filename: artifact for artifact in self.trainer_files}
+        return plain | trainer if dialect == "hf_auto" else trainer | plain
 
 
-def answer(request: PlanRequest, hub: Hub | None = None) -> Answer:
+def answer(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UNSAVED) -> Answer:
     """Plan, and write the files of the recommended settings.
+
+    Args:
+        request: what was asked.
+        hub: where models named by ``hf_id`` are fetched from; None where that is switched off.
+        label: of a plan that will be saved, for the headers of its files.
 
     Raises:
         InvalidRequestError: the request makes no sense.
         UnavailableError: the hub that a model is to be fetched from does not answer.
     """
     resolved = resolve(request, hub)
-    return answer_of(request, resolved, make_plan(resolved.question))
+    return answer_of(request, resolved, make_plan(resolved.question), label)
 
 
-def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan) -> Answer:
+def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel = _UNSAVED) -> Answer:
     """The answer a plan makes: with what was assumed, and the files of the recommended settings."""
     assumed = tuple(
         PlanWarning(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.")
         for a in resolved.assumed
     )
     plan = replace(plan, warnings=assumed + plan.warnings)
+    saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
     if plan.verdict == "does_not_fit":
-        return Answer(request=request, plan=plan, job=None, gpu_name=resolved.gpu_name)
-    job = _job(request, resolved, plan)
+        return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name)
+    job = replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
     files, unwritten = _files(job)
     said = (*unwritten, *_revision(request), *release_warnings(job))
     plan = replace(plan, files=files, warnings=plan.warnings + said)
-    return Answer(request=request, plan=plan, job=job if files else None, gpu_name=resolved.gpu_name)
+    return Answer(
+        request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name,
+        trainer_files=trainer_files(job) if files else (),
+    )  # fmt: skip
 
 
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:
@@ -73,11 +109,10 @@ def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub:
         ways = "; ".join(w.label for w in given.plan.ways_out if w.fits)
         raise ConflictError(f"{given.plan.summary}" + (f" What would fit: {ways}." if ways else ""))
     framework = given.plan.recommended.settings.framework
-    if filename == "ds_config.json" and given.job and framework == "deepspeed" and dialect == "hf_auto":
-        return deepspeed_config(given.job, dialect="hf_auto")
-    for artifact in given.plan.files:
-        if artifact.filename == filename:
-            return artifact
+    if artifact := given.files(dialect).get(filename):
+        return artifact
+    if filename not in FILE_KINDS:
+        raise ConflictError(f"{filename} cannot be written for this plan: the Trainer has no arguments for its parallelism")
     belongs = ", ".join(FILE_KINDS[filename])
     raise ConflictError(
         f"{filename} belongs to {belongs}, but the recommended plan runs on {framework}. "
@@ -133,6 +168,7 @@ def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]
         return (), (said,)
     if any(artifact.filename.endswith("_train.py") for artifact in files):
         return files, ()
+    needs = _helper(job)
     axes = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
     used = [f"{name} {getattr(job.settings, name)}" for name in axes if getattr(job.settings, name) > 1]
     what = ", ".join(used) or f"a {job.model.kind} model"
@@ -143,4 +179,24 @@ def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]
         message=f"No training script is written for {what}; the configuration and launch files are.",
         fix="Point TRAIN_SCRIPT of launch.sh at your own.",
     )
-    return files, (said,)
+    return files, (said, *needs)
+
+
+def _helper(job: EmitJob) -> tuple[PlanWarning, ...]:
+    """Sequences are split by code around the model, whatever a configuration file says."""
+    s = job.settings
+    if s.sequence_parallel == 1:
+        return ()
+    if s.framework == "deepspeed":
+        message = "ds_config.json splits no sequence: its sizes only change how batches are counted."
+        fix = (
+            "Use training_args.py with the Trainer, or accelerate.yaml; with deepspeed.initialize call "
+            "UlyssesSPAttentionHF.register_with_transformers, hand over its mpu and wrap the loader in UlyssesSPDataLoaderAdapter."
+        )
+    else:
+        message = "A mesh with a context axis splits no sequence by itself."
+        fix = "Use training_args.py with the Trainer, or run forward and backward inside accelerator.maybe_context_parallel(…)."
+    said = PlanWarning(
+        code="sequence_parallel_needs_helper", severity="warning", field="constraints.sequence_parallel", message=message, fix=fix
+    )
+    return (said,)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from app.catalog.fitted import fitted_rates
@@ -77,15 +78,15 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
         preset = find_model(given.preset, ("model", "preset"))
         return ResolvedModel(architecture=_preset_architecture(preset.key), hf_id=preset.hf_id, hf_config=preset.config)
     if given.hf_config is not None:
-        architecture = architecture_from_config(given.hf_config, loc=("model", "hf_config"))
+        architecture = _of_config(json.dumps(given.hf_config), None, "hf_config")
         return ResolvedModel(architecture=architecture, hf_config=given.hf_config)
     if given.shape is not None:
         return ResolvedModel(architecture=_from_shape(given.shape))
     if given.params is not None:
-        return ResolvedModel(architecture=architecture_from_params(given.params))
+        return ResolvedModel(architecture=_of_params(given.params))
     if given.hf_id is not None and hub is not None:
         config = hub.config(given.hf_id, given.revision)
-        architecture = architecture_from_config(config, name=given.hf_id, loc=("model", "hf_id"))
+        architecture = _of_config(json.dumps(config), given.hf_id, "hf_id")
         return ResolvedModel(architecture=architecture, hf_id=given.hf_id, hf_config=config)
     raise InvalidRequestError.at(
         "model",
@@ -102,11 +103,23 @@ def _preset_architecture(key: str) -> Architecture:
     return architecture_from_config(preset.config, name=preset.name, loc=("model", "preset"))
 
 
+# Whoever sweeps over devices or recipes asks about one model again and again; what follows from it is kept with it (``once``).
+_of_params = lru_cache(maxsize=64)(architecture_from_params)
+_of_shape = lru_cache(maxsize=64)(architecture_from_shape)
+_of_shape_without_head_dim = lru_cache(maxsize=64)(architecture_without_head_dim)
+
+
+@lru_cache(maxsize=64)
+def _of_config(config: str, name: str | None, field: str) -> Architecture:
+    """The architecture of a config.json, given as text since that can be looked up."""
+    return architecture_from_config(json.loads(config), name=name, loc=("model", field))
+
+
 def _from_shape(given: ShapeIn) -> Architecture:
     shape = _shape(given)
     if given.head_dim:
-        return architecture_from_shape(shape)
-    found = architecture_without_head_dim(shape)
+        return _of_shape(shape)
+    found = _of_shape_without_head_dim(shape)
     if given.hidden_size % given.num_heads and not found.inferred:
         raise InvalidRequestError.at(
             "model",

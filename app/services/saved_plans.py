@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -70,6 +70,7 @@ class SavedPlans:
         name: str = "",
         note: str = "",
         idempotency_key: str | None = None,
+        plan_id: str | None = None,
     ) -> SavedPlan:
         """Save a request and the answer it got, in one transaction.
 
@@ -77,6 +78,7 @@ class SavedPlans:
             request: the PlanRequest document as the client sent it.
             answer: the Plan document; its verdict, engine_version, model.name and request.cluster are indexed.
             name, note: the client's own words.
+            plan_id: an id of ``new_plan_id`` that the answer's files already name; a new one if left out.
             idempotency_key: the same key with the same request, name and note saves once and returns that plan.
 
         Raises:
@@ -88,6 +90,7 @@ class SavedPlans:
         _check_text("note", note, MAX_NOTE)
         token = secrets.token_urlsafe(32)
         plan = _new_plan(request, answer, name=name.strip(), note=note.strip(), edit_token_hash=_sha256(token.encode()))
+        plan = replace(plan, id=plan_id) if plan_id else plan
         if idempotency_key is None:
             with self._database.session(write=True) as session:
                 PlanRepository(session).add(plan)
@@ -130,14 +133,18 @@ class SavedPlans:
         if not deleted:
             raise ForbiddenError("this edit_token is not the plan's; it was given once, when the plan was saved")
 
-    def file(self, plan_id: str, filename: str) -> Artifact:
+    def file(self, plan_id: str, filename: str, *, dialect: str = "plain") -> Artifact:
         """A generated file of a saved plan, as it was saved; raises ``NotFoundError``."""
-        files = self.get(plan_id).answer.get("files") or {}
-        if filename not in files:
-            has = f"it has {', '.join(files)}" if files else "it has no files, since nothing fits"
+        answer = self.get(plan_id).answer
+        files, trainer = answer.get("files") or {}, (answer.get("dialects") or {}).get("hf_auto")
+        if dialect != "plain" and trainer is None:
+            raise NotFoundError("this plan was saved without files for the Hugging Face Trainer; plan again to get them")
+        texts = files | (trainer or {}) if dialect == "hf_auto" else (trainer or {}) | files
+        if filename not in texts:
+            has = f"it has {', '.join(texts)}" if texts else "it has no files, since nothing fits"
             raise NotFoundError(f"this plan has no file {filename[:80]!r}; {has}")
         media_type = _MEDIA_TYPES.get(filename.rpartition(".")[2], "text/plain")
-        return Artifact(filename=filename, media_type=media_type, text=files[filename])
+        return Artifact(filename=filename, media_type=media_type, text=texts[filename])
 
     def _replayed(self, claim: IdempotencyRecord) -> SavedPlan | None:
         with self._database.session() as session:
@@ -159,10 +166,15 @@ class SavedPlans:
             return False
 
 
+def new_plan_id() -> str:
+    """An id that no plan has and nobody can guess."""
+    return secrets.token_urlsafe(16)
+
+
 def _new_plan(request: Mapping[str, Any], answer: Mapping[str, Any], *, name: str, note: str, edit_token_hash: str) -> NewPlan:
     understood = answer.get("request") or request
     return NewPlan(
-        id=secrets.token_urlsafe(16),
+        id=new_plan_id(),
         created_at=datetime.now(UTC),
         name=name,
         note=note,

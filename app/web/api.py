@@ -8,15 +8,19 @@ import orjson
 from fastapi import APIRouter, Body, Header, Query, Response
 
 from app.domain.plan import Artifact
-from app.services.plan import answer, file_of
+from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
-from app.services.saved_plans import SavedPlan
+from app.services.saved_plans import SavedPlan, new_plan_id
 from app.web.deps import DatabaseDep, HubDep, MetricsDep, SavedPlansDep
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
 
 router = APIRouter()
 
-FileName = Literal["ds_config.json", "ds_train.py", "fsdp2_train.py", "ddp_train.py", "accelerate.yaml", "launch.sh"]
+FileName = Literal["ds_config.json", "ds_train.py", "fsdp2_train.py", "ddp_train.py", "accelerate.yaml", "launch.sh", "training_args.py"]
+Dialect = Annotated[
+    Literal["plain", "hf_auto"],
+    Query(description="hf_auto writes ds_config.json for the Hugging Face Trainer, with the values that training_args.py fills in."),
+]
 _EXAMPLES: Any = {"llama-3.1-8b on 8 H100": {"value": EXAMPLE_REQUEST}}
 PlanBody = Annotated[PlanRequest, Body(openapi_examples=_EXAMPLES)]
 
@@ -39,10 +43,8 @@ def post_plan(body: PlanBody, hub: HubDep) -> Response:
 
 
 @router.post("/plan/{file}", tags=["plan"], responses=problems(400, 409, 413, 422, 503), summary="One file of the recommended plan")
-def post_plan_file(
-    file: FileName, body: PlanBody, hub: HubDep, dialect: Annotated[Literal["plain", "hf_auto"], Query()] = "plain"
-) -> Response:
-    """Answer with that one file. ``dialect=hf_auto`` writes ds_config.json for the Hugging Face Trainer, with its ``auto`` values."""
+def post_plan_file(file: FileName, body: PlanBody, hub: HubDep, dialect: Dialect = "plain") -> Response:
+    """Answer with that one file, in the dialect asked for."""
     return file_response(file_of(body, file, dialect=dialect, hub=hub))
 
 
@@ -62,7 +64,10 @@ def post_plans(
     """Plan, and keep request and answer. ``edit_token`` is given once: it is needed to delete the plan."""
     request = PlanRequest.model_validate(body.model_dump(exclude={"name", "note"}, exclude_unset=True))
     document = body.model_dump(mode="json", exclude={"name", "note"}, exclude_unset=True)
-    kept = saved.save(document, answer(request, hub).document(), name=body.name, note=body.note, idempotency_key=idempotency_key)
+    label = PlanLabel(id=new_plan_id(), name=body.name.strip())
+    kept = saved.save(
+        document, answer(request, hub, label).document(), name=body.name, note=body.note, idempotency_key=idempotency_key, plan_id=label.id
+    )
     return json_response(saved_document(kept), 200 if kept.replayed else 201, {"location": f"/plans/{kept.id}"})
 
 
@@ -74,9 +79,9 @@ def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, H
 
 
 @router.get("/plans/{plan_id}/{file}", tags=["saved plans"], responses=problems(404, 503), summary="Download a file of a saved plan")
-def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep) -> Response:
+def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep, dialect: Dialect = "plain") -> Response:
     """A generated file, as it was when the plan was saved."""
-    return file_response(saved.file(plan_id, file))
+    return file_response(saved.file(plan_id, file, dialect=dialect))
 
 
 @router.get("/healthz", tags=["operations"], summary="The process answers")
@@ -100,12 +105,15 @@ def readyz(database: DatabaseDep) -> dict[str, str]:
 
 def saved_document(kept: SavedPlan) -> dict[str, Any]:
     """A saved plan in the contract's shape: the answer as it was, with its id and links."""
-    links = {"self": f"/plans/{kept.id}"} | {name: f"/plans/{kept.id}/{name}" for name in kept.answer.get("files", {})}
+    path = f"/plans/{kept.id}"
+    links = {"self": path} | {name: f"{path}/{name}" for name in kept.answer.get("files", {})}
+    dialects = kept.answer.get("dialects", {})
     document = dict(kept.answer) | {
         "id": kept.id,
         "name": kept.name,
         "note": kept.note,
         "created_at": kept.created_at.isoformat(),
         "links": links,
+        "dialect_links": {key: {name: f"{path}/{name}?dialect={key}" for name in texts} for key, texts in dialects.items()},
     }
     return document | ({"edit_token": kept.edit_token} if kept.edit_token else {})

@@ -15,10 +15,10 @@ from app.catalog.instances import load_instances
 from app.catalog.models import load_models
 from app.domain.errors import FieldError, InvalidRequestError
 from app.ingest.hub import Hub
-from app.services.plan import Answer, answer, file_of
-from app.services.saved_plans import ForbiddenError
+from app.services.plan import Answer, PlanLabel, answer, file_of
+from app.services.saved_plans import ForbiddenError, new_plan_id
 from app.web import catalog_pages, docs_page, saved_pages
-from app.web.api import FileName, file_response, json_response, saved_document
+from app.web.api import Dialect, FileName, file_response, json_response, saved_document
 from app.web.deps import HubDep, SavedPlansDep
 from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
 from app.web.forms import Form, FormError, read_form, to_fields
@@ -67,15 +67,16 @@ def post_home(request: Request, pairs: Posted, hub: HubDep) -> Response:
 
 
 @router.get("/download/{file}", include_in_schema=False)
-def get_download(request: Request, file: FileName, hub: HubDep) -> Response:
+def get_download(request: Request, file: FileName, hub: HubDep, dialect: Dialect = "plain") -> Response:
     """One file of the answer to a query."""
-    return _download(file, read_form(request.query_params.multi_items()), hub)
+    pairs = [pair for pair in request.query_params.multi_items() if pair[0] != "dialect"]
+    return _download(file, read_form(pairs), hub, dialect)
 
 
 @router.post("/download/{file}", include_in_schema=False)
-def post_download(file: FileName, pairs: Posted, hub: HubDep) -> Response:
+def post_download(file: FileName, pairs: Posted, hub: HubDep, dialect: Dialect = "plain") -> Response:
     """One file of the answer to a posted form."""
-    return _download(file, read_form(_of_plan(pairs)), hub)
+    return _download(file, read_form(_of_plan(pairs)), hub, dialect)
 
 
 @router.post("/save", include_in_schema=False)
@@ -83,13 +84,13 @@ def post_save(request: Request, pairs: Posted, saved: SavedPlansDep, hub: HubDep
     """Save the answer and show it, once with the token that deletes it."""
     _refuse_cross_site(request)
     own = {name: text for name, text in pairs if name in OWN_FIELDS}
-    answered = _answered(read_form(_of_plan(pairs)), hub)
+    label = PlanLabel(id=new_plan_id(), name=own.get("name", "").strip())
+    answered = _answered(read_form(_of_plan(pairs)), hub, label)
     if answered.answer is None or answered.form.request is None:
         return _plan_page(request, answered)
     asked = answered.form.request.model_dump(mode="json", exclude_unset=True)
-    kept = saved.save(
-        asked, answered.answer.document(), name=own.get("name", ""), note=own.get("note", ""), idempotency_key=own.get("key") or None
-    )
+    words = {key: own.get(key, "") for key in ("name", "note")}
+    kept = saved.save(asked, answered.answer.document(), **words, idempotency_key=own.get("key") or None, plan_id=label.id)
     response = saved_pages.saved_page(saved_document(kept), request, status=200 if kept.replayed else 201)
     response.headers["location"] = f"/plans/{kept.id}"
     response.headers["cache-control"] = "no-store"
@@ -107,12 +108,12 @@ def _of_plan(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     return [pair for pair in pairs if pair[0] not in OWN_FIELDS]
 
 
-def _answered(form: Form, hub: Hub | None) -> Answered:
+def _answered(form: Form, hub: Hub | None, label: PlanLabel | None = None) -> Answered:
     """The answer to a form, or the form with what is wrong with it."""
     if form.request is None:
         return Answered(form=form, answer=None)
     try:
-        return Answered(form=form, answer=answer(form.request, hub))
+        return Answered(form=form, answer=answer(form.request, hub, label or PlanLabel()))
     except InvalidRequestError as error:
         return Answered(form=form.refused(error), answer=None)
 
@@ -170,10 +171,10 @@ def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str
     return {"groups": groups, "titles": GROUPS, "used": used, "offered": offered}
 
 
-def _download(file: FileName, form: Form, hub: Hub | None) -> Response:
+def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Response:
     if form.request is None:
         raise _complaint(form)
-    return file_response(file_of(form.request, file, hub=hub))
+    return file_response(file_of(form.request, file, dialect=dialect, hub=hub))
 
 
 def _complaint(form: Form) -> InvalidRequestError:

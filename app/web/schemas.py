@@ -104,6 +104,33 @@ class CandidateOut(BaseModel):
     cost: dict[str, float | None]
 
 
+class SavedFilesOut(BaseModel):
+    """Files of one kind in one save."""
+
+    name: str = Field(description="as written, with what differs from file to file in braces")
+    count: int
+    bytes: int = Field(description="tensors in all of them; headers come on top")
+    largest_bytes: int
+    holds: str
+
+
+class CheckpointOut(BaseModel):
+    """What one save of the recommended settings writes, and what can be done with it."""
+
+    model_config = _OPEN
+
+    layout: Literal["dcp", "deepspeed"]
+    written_by: str
+    per_save_bytes: int = Field(description="tensors over all ranks; what files and terms add up to")
+    per_rank_bytes: int = Field(description="the most one rank writes")
+    files: list[SavedFilesOut]
+    terms: list[dict[str, Any]]
+    exports: list[dict[str, Any]] = Field(description="ways to ordinary files: commands, host memory, bytes written")
+    resume: dict[str, Any] = Field(description="on the same number of ranks, on another, and what to run before the latter")
+    inference: dict[str, Any] = Field(description="weights in 16 bits, and what the cache grows by with every token")
+    notes: list[str]
+
+
 class WarningOut(BaseModel):
     """Something to know, with its fix."""
 
@@ -133,6 +160,8 @@ class PlanOut(BaseModel):
     search: dict[str, Any]
     warnings: list[WarningOut]
     files: dict[str, str]
+    dialects: dict[str, dict[str, str]] = Field(description="the same plan for others: hf_auto for the Hugging Face Trainer")
+    checkpoint: CheckpointOut
 
 
 class FieldErrorOut(BaseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import urlencode
@@ -13,15 +12,15 @@ from app.domain.errors import InvalidRequestError
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.units import format_count, format_gib, format_number
 from app.web import charts
+from app.web.cards import EXACTNESS, card, ledger, share_of, source_of
+from app.web.checkpoint_view import checkpoint_view
 from app.web.fields import all_fields
 from app.web.forms import changed, field_at, to_fields
 
 Document = Mapping[str, Any]
 VERDICTS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}
-EXACTNESS = {"exact": "counted", "derived": "derived from the library's code", "fitted": "fitted to measurements"}
-_SOURCE = re.compile(r"(?P<title>.*?)\s*<(?P<url>https?://[^<>\s]+)>")
 _IDEAL_OF = {"fsdp_full": "zero3", "fsdp_grad_op": "zero2", "hsdp": "zero3"}
-LINES_SHOWN, LINES_PREVIEW = 120, 60
+LINES_SHOWN, LINES_PREVIEW = 120, 40
 _PURPOSES = {
     "ds_config.json": "DeepSpeed's configuration",
     "accelerate.yaml": "for accelerate launch",
@@ -58,6 +57,8 @@ def answer_view(document: Document) -> dict[str, Any]:
         "alternatives": [_alternative(c, request, current) for c in [best, *document["alternatives"]]],
         "settings": _settings(best["settings"]),
         "files": [_file(*item) for item in document["files"].items()],
+        "trainer_files": [_trainer_file(*item) for item in document.get("dialects", {}).get("hf_auto", {}).items()],
+        "checkpoint": None if document["verdict"] == "does_not_fit" else checkpoint_view(document.get("checkpoint")),
         "warnings": [_warning(w) for w in document["warnings"]],
         "search": document["search"],
         "rejected": document["rejected"],
@@ -95,21 +96,6 @@ def gpu_names(request: Document) -> str:
     return " + ".join(dict.fromkeys(names))
 
 
-def source_of(text: str) -> dict[str, str]:
-    """Title and address of a source written as ``title <address>``."""
-    match = _SOURCE.fullmatch(text.strip())
-    return match.groupdict() if match else {"title": text, "url": ""}
-
-
-def ledger(terms: list[dict[str, Any]], total: float) -> list[dict[str, Any]]:
-    """Cards of bytes, by category and size."""
-    order = {category: n for n, category in enumerate(charts.CATEGORIES)}
-    listed = sorted(terms, key=lambda t: (order.get(t["category"], len(order)), -t["bytes"]))
-    return [
-        _card(t) | {"value": format_gib(t["bytes"]), "exact": f"{t['bytes']:,} bytes", "share": _share(t["bytes"], total)} for t in listed
-    ]
-
-
 def plan_label(settings: Document) -> str:
     """Strategy and framework in words."""
     named = {(s.name, s.framework): s.label for s in STRATEGIES}
@@ -142,7 +128,7 @@ def _binds(document: Document) -> dict[str, str]:
                 }
     gpu = memory["gpu"]
     biggest = max(gpu["terms"], key=lambda t: int(t["bytes"]))
-    share = _share(biggest["bytes"], gpu["device_bytes"])
+    share = share_of(biggest["bytes"], gpu["device_bytes"])
     text = f"{biggest['name']}, {format_gib(biggest['bytes'])} or {share} of the memory at the peak ({gpu['peak_moment']})."
     return {"text": text, "changes": biggest["changes_it"]}
 
@@ -156,21 +142,6 @@ def _totals(gpu: Document) -> list[dict[str, str]]:
         ("usable", "capacity_bytes", "capacity less the share left free"),
     )
     return [{"name": name, "value": format_gib(gpu[key]), "exact": f"{gpu[key]:,}", "note": note} for name, key, note in rows if key in gpu]
-
-
-def _card(term: Document) -> dict[str, Any]:
-    return {
-        "name": term["name"],
-        "css": term["category"],
-        "category": term["category"].replace("_", " "),
-        "moment": term["moment"],
-        "equation": term["equation"],
-        "formula": term["formula"],
-        "source": source_of(term["source"]),
-        "exactness": EXACTNESS[term["exactness"]],
-        "sign": "≈" if term["exactness"] == "fitted" else "",
-        "changes_it": term["changes_it"],
-    }
 
 
 def _pools(memory: Document) -> list[dict[str, Any]]:
@@ -212,7 +183,7 @@ def _time(best: Document) -> dict[str, Any]:
     if cost["usd_per_billion_tokens"] is not None:
         rates.append(("USD per billion tokens", format_number(cost["usd_per_billion_tokens"])))
     cards = [
-        _card(t) | {"value": charts.seconds(t["seconds"]), "exact": f"{t['seconds']:.6g} s", "share": _share(t["seconds"], time["step_s"])}
+        card(t) | {"value": charts.seconds(t["seconds"]), "exact": f"{t['seconds']:.6g} s", "share": share_of(t["seconds"], time["step_s"])}
         for t in time.get("terms", [])
     ]
     return {"bar": charts.time_bar(dict(time)), "rates": rates, "cards": cards, "step": charts.seconds(time["step_s"])}
@@ -333,6 +304,11 @@ def _file(name: str, text: str) -> dict[str, Any]:
     }
 
 
+def _trainer_file(name: str, text: str) -> dict[str, Any]:
+    purpose = "with the values the arguments fill in" if name == "ds_config.json" else "the plan as TrainingArguments"
+    return {"name": name, "lines": len(text.splitlines()), "purpose": purpose}
+
+
 def _warning(warning: Document) -> dict[str, str]:
     path = tuple(int(part) if part.isdigit() else part for part in warning["field"].split("."))
     return {key: warning[key] for key in ("severity", "message", "fix")} | {"field": field_at(path)}
@@ -346,9 +322,5 @@ def _sure(best: Document) -> dict[str, Any]:
         "probability": f"{format_number(100 * gpu['fit_probability_frac'])} %",
         "low": format_gib(low),
         "high": format_gib(high),
-        "kinds": [{"word": word, "value": format_gib(n), "share": _share(n, gpu["device_bytes"])} for word, n in kinds.items() if n],
+        "kinds": [{"word": word, "value": format_gib(n), "share": share_of(n, gpu["device_bytes"])} for word, n in kinds.items() if n],
     }
-
-
-def _share(part: float, whole: float) -> str:
-    return f"{format_number(100 * part / whole)} %" if whole else ""

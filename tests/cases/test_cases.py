@@ -42,7 +42,6 @@ NOT_A_PLAN = {
 
 WRONG = {
     "a-baichuan2-13b-8xa100-40-z3": "Batch and length are not told: one sequence of 2,048 tokens fits by 1.3 GiB, two are tight.",
-    "a-falcon7b-8xa100-40-z2": "The step peak is put at 35.3 GiB of 39.4; the run, on a DeepSpeed of 2023, needed at least 11 % more.",
     "b-gpt2-775m-colab": "The file's buckets of 2e9 elements, larger than the model, cannot be said in a request; the plan's own fit.",
 }
 

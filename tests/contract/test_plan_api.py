@@ -29,6 +29,18 @@ def changed(**paths: Any) -> dict[str, Any]:
     return body
 
 
+def test_every_plan_says_what_a_save_writes(client: TestClient) -> None:
+    """Files and terms add up to the same bytes; one is a whole copy of weights and moments of the example."""
+    saved = client.post("/plan", json=EXAMPLE_REQUEST).json()["checkpoint"]
+    assert sum(t["bytes"] for t in saved["terms"]) == sum(f["bytes"] for f in saved["files"]) == saved["per_save_bytes"]
+    assert 12 * 8_030_261_248 <= saved["per_save_bytes"] <= 14 * 8_030_261_248
+    assert 0 < saved["per_rank_bytes"] <= saved["per_save_bytes"]
+    assert all(t["source"] and t["exactness"] in ("exact", "derived") for t in saved["terms"])
+    assert all(e["commands"] and e["host_bytes"] == e["host"]["bytes"] for e in saved["exports"])
+    assert saved["inference"]["weights"]["bytes"] == 2 * 8_030_261_248
+    assert saved["inference"]["cache_per_token"]["bytes"] == 32 * 8 * 256 * 2
+
+
 def test_plan_has_the_contract_shape(client: TestClient) -> None:
     """The example answers 200 with every key of the contract, and validates against the documented schema."""
     plan = client.post("/plan", json=EXAMPLE_REQUEST).json()

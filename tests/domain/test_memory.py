@@ -37,6 +37,24 @@ def test_reserved_stays_within_the_device_while_the_run_fits() -> None:
     assert float(kept_frac(np.array(10.0), np.array(-5.0), np.array(1.0))) == pytest.approx(0.1)
 
 
+def test_deepspeed_keeps_muon_momenta_in_the_dtype_gradients_travel_in() -> None:
+    """Two bytes for each hidden matrix, eight for Adam's moments of the rest; FSDP2's script keeps both in fp32."""
+    training = STEP | {"optimizer": "muon", "grad_accum": 1}
+    zero, fsdp = (plan_of(LLAMA, training, gpus=2, constraints=c) for c in (FSDP | {"framework": "deepspeed", "strategy": "zero3"}, FSDP))
+    matrices = 32 * (2 * 4096 * 4096 + 2 * 1024 * 4096 + 3 * 4096 * 14336)
+    rest = zero.model.total_params - matrices
+    assert term_bytes(zero, "optimizer states") == pytest.approx((2 * matrices + 8 * rest) / 2)
+    assert term_bytes(fsdp, "optimizer states") == pytest.approx((4 * matrices + 8 * rest) / 2)
+
+
+def test_zero1_steps_with_its_part_of_the_gradients() -> None:
+    """Whole gradients while micro-steps add up; after the reduction in the last backward an eighth of them is left."""
+    zero1 = {"framework": "deepspeed", "strategy": "zero1", **NO_OFFLOAD}
+    gpu = plan_of(LLAMA, STEP | {"grad_accum": 4}, constraints=zero1).recommended.gpu
+    by_moment = {m.name: sum(t.value for t in m.terms if t.name == "gradients") for m in gpu.moments}
+    assert by_moment["loss backward"] == by_moment["end of backward"] == pytest.approx(8 * by_moment["optimizer step"])
+
+
 def test_expandable_segments_reserve_less() -> None:
     """With expandable segments the reserved total lies between the live tensors and the default allocator's."""
     for constraints in (FSDP, {"framework": "ddp", **NO_OFFLOAD}):

@@ -128,7 +128,7 @@ def test_pure_16_bit_training_is_refused_where_it_is_none(pins: dict[str, Any], 
 
 @pytest.mark.parametrize("pins", [{"offload_optimizer": "cpu", "offload_parameters": "cpu"}, {"offload_optimizer": "nvme"}])
 def test_what_deepspeed_ignores_is_planned_and_said(pins: dict[str, Any]) -> None:
-    """Below stage 3 it parses these and does something else: people run such files, and the answer says what happens (ADR 7)."""
+    """Below stage 3 it parses these and does something else: people run such files, and the answer says what happens (ADR 8)."""
     plan = plan_of(LLAMA, {"seq_len": 8192, "micro_batch": 1}, constraints={"strategy": "zero2", **pins})
     said = [w for w in plan.warnings if w.code in ("offload_parameters_ignored", "nvme_becomes_cpu")]
     assert len(said) == 1

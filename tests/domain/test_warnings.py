@@ -168,3 +168,13 @@ def test_what_the_tensor_script_keeps_whole_is_said() -> None:
     split = codes("fsdp2", "fsdp_full", 4)
     assert "(4 - 1) ×" in split["tensor_script_keeps_more"]
     assert "tensor_script_keeps_more" not in codes("fsdp2", "fsdp_full", 1) | codes("deepspeed", "zero2", 4)
+
+
+def test_superoffload_is_offered_on_coherent_links_only() -> None:
+    """Grace's link makes it worth while; PCIe does not, and neither does a stage that ignores the setting."""
+    grace = {"pool": {"gpu": "gh200-96gb"}}
+    found = warned("zero3", pins=OFFLOAD, **grace)
+    assert "gradient_clipping 0" in found["superoffload_possible"].fix
+    assert "superoffload_possible" not in warned("zero3", pins=OFFLOAD)
+    assert "superoffload_possible" not in warned("zero2", pins=OFFLOAD, **grace)
+    assert "superoffload_possible" not in warned("zero3", **grace)

@@ -83,3 +83,45 @@ def test_one_process_is_not_multi_gpu() -> None:
     """The launcher refuses MULTI_GPU with fewer than two processes."""
     assert emitted(framework="ddp", world_size=1, dp_shard=1, nodes=1)["distributed_type"] == "NO"
     assert emitted(framework="ddp")["distributed_type"] == "MULTI_GPU"
+
+
+def notes(**changes: Any) -> str:
+    """The comments of the file."""
+    return "\n".join(line for line in accelerate_config(make_job(**changes)).text.splitlines() if line.startswith("#"))
+
+
+def test_deepspeed_files_say_who_builds_the_optimizer() -> None:
+    """accelerate refuses a real optimizer beside one in ds_config.json, and a dummy without one there."""
+    assert "DummyOptim" in notes(strategy="zero2")
+    assert "DummyOptim" not in notes(strategy="zero2", optimizer="adafactor")
+    assert "DummyOptim" not in notes(framework="fsdp2")
+
+
+def test_sequence_parallelism_has_the_block_that_switches_it_on() -> None:
+    """Sizes in ds_config.json alone split nothing; without sequences there is no such block."""
+    config = emitted(strategy="zero3", sequence_parallel=4, dp_shard=2, seq_len=131072, attention="sdpa")
+    prefix = "parallelism_config_"
+    block = {key.removeprefix(prefix): value for key, value in config["parallelism_config"].items()}
+    assert all(key.startswith(prefix) for key in config["parallelism_config"])
+    assert block["sp_size"] * block["dp_shard_size"] == config["num_processes"]
+    assert (block["sp_backend"], block["sp_seq_length"], block["sp_attn_implementation"]) == ("deepspeed", 131072, "sdpa")
+    assert "weigh it by tokens" in notes(strategy="zero3", sequence_parallel=4, dp_shard=2)
+    assert "parallelism_config" not in emitted(strategy="zero3")
+    assert "autotp_size" in notes(strategy="zero2", tensor_parallel=2, dp_shard=4)
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "fsdp_sharding_strategy FULL_SHARD"),
+        ({"strategy": "fsdp_grad_op"}, "fsdp_sharding_strategy SHARD_GRAD_OP"),
+        ({"strategy": "hsdp", "dp_replicate": 2, "dp_shard": 4}, "fsdp_sharding_strategy HYBRID_SHARD"),
+        ({"strategy": "hsdp", "dp_replicate": 4, "dp_shard": 2}, "a copy a node, of 4 ranks where this file has 2"),
+        ({"activation_checkpointing": "full", "activation_offload": True}, "FSDP1 has no fsdp_activation_checkpointing_offload"),
+        ({"tensor_parallel": 2, "dp_shard": 4}, "FSDP1 has no counterpart"),
+    ],
+)
+def test_fsdp2_files_say_the_same_in_fsdp1s_names(changes: dict[str, Any], said: str) -> None:
+    """Or that there is no such thing."""
+    assert said in notes(framework="fsdp2", **changes)
+    assert "FSDP1" not in notes(framework="ddp")

@@ -192,3 +192,11 @@ def test_zero_plus_plus_flags_are_written_where_they_are_chosen() -> None:
     chosen = emitted(make_job(strategy="zero3", dp_shard=8, quantized_weights=True, quantized_gradients=True))["zero_optimization"]
     assert chosen["zero_quantized_weights"] is True
     assert chosen["zero_quantized_gradients"] is True
+
+
+def test_ratio_is_written_only_where_a_part_stays_on_the_gpu() -> None:
+    """DeepSpeed refuses a ratio below stage 3, and 1 is its default."""
+    whole = emitted(make_job(strategy="zero3", offload_optimizer="cpu"))["zero_optimization"]["offload_optimizer"]
+    partly = emitted(make_job(strategy="zero3", offload_optimizer="cpu", offload_optimizer_ratio=0.625))["zero_optimization"]
+    assert "ratio" not in whole
+    assert partly["offload_optimizer"] == {"device": "cpu", "pin_memory": True, "ratio": 0.625}

@@ -31,6 +31,7 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
         "zero1": {"strategy": "zero1"},
         "zero3": {"strategy": "zero3", "activation_checkpointing": "full", "hpz_group_size": 4},
         "zero3 cpu": {"strategy": "zero3", "offload_optimizer": "cpu", "offload_parameters": "cpu"},
+        "zero3 partly": {"strategy": "zero3", "offload_optimizer": "cpu", "offload_optimizer_ratio": 0.75},
         "zero3 nvme": {"strategy": "zero3", "offload_optimizer": "nvme", "offload_parameters": "nvme"},
         "one node": {"nodes": 1, "world_size": 4, "dp_shard": 4},
     },
@@ -46,6 +47,9 @@ OWN: dict[str, dict[str, dict[str, Any]]] = {
     },
     "ddp": {
         "one node": {"nodes": 1, "world_size": 4, "dp_shard": 4},
+        "sharded optimizer": {"strategy": "zero1"},
+        "sharded lion, compiled": {"strategy": "zero1", "optimizer": "lion", "compile": True},
+        "sharded sgd": {"strategy": "zero1", "optimizer": "sgd_momentum"},
         "one GPU": {"world_size": 1, "dp_shard": 1, "nodes": 1},
     },
 }

@@ -72,7 +72,7 @@ def test_every_rung_has_a_reason_or_is_chosen() -> None:
     ladder = plan_of(LLAMA, {"seq_len": 8192}).ladder
     assert sum(r.chosen for r in ladder) == 1
     assert all(r.chosen or r.why_not for r in ladder)
-    assert [r.label for r in ladder[:3]] == ["DDP", "DeepSpeed stage 0", "ZeRO-1"]
+    assert [r.label for r in ladder[:4]] == ["DDP", "DeepSpeed stage 0", "DDP with ZeroRedundancyOptimizer", "ZeRO-1"]
 
 
 def test_alternatives_are_pareto_optimal() -> None:

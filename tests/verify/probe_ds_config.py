@@ -38,6 +38,7 @@ def resolved(path: str) -> dict[str, Any]:
         "sub_group": zero.sub_group_size,
         "hpz": zero.zero_hpz_partition_size,
         "offload_optimizer": device_of(zero.offload_optimizer),
+        "ratio": zero.offload_optimizer.ratio if zero.offload_optimizer else 1.0,
         "offload_param": device_of(zero.offload_param),
         "grad_accum_dtype": config.grad_accum_dtype,
         "optimizer": config.optimizer_name,

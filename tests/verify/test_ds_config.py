@@ -22,6 +22,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "accumulate2": {"strategy": "zero2", "grad_dtype": "fp32"},
     "cpu1": {"strategy": "zero1", "offload_optimizer": "cpu"},
     "cpu3": {"strategy": "zero3", "offload_optimizer": "cpu", "offload_parameters": "cpu"},
+    "partly": {"strategy": "zero3", "offload_optimizer": "cpu", "offload_optimizer_ratio": 0.75},
     "nvme": {"strategy": "zero3", "offload_optimizer": "nvme", "offload_parameters": "nvme"},
     "hpz": {"strategy": "zero3", "hpz_group_size": 4},
     "pure_fp16": {"strategy": "zero2", "precision": "fp16", "master_weights": False, "offload_optimizer": "cpu"},
@@ -63,6 +64,7 @@ def test_the_plan_is_what_deepspeed_understands(resolved: dict[str, dict[str, An
     assert seen["clipping"] == s.gradient_clipping
     assert (seen["bf16"], seen["fp16"]) == (s.precision == "bf16", s.precision == "fp16")
     assert (seen["offload_optimizer"], seen["offload_param"]) == (s.offload_optimizer, s.offload_parameters)
+    assert seen["ratio"] == s.offload_optimizer_ratio
     assert seen["hpz"] == s.hpz_group_size
 
 

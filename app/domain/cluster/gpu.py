@@ -19,6 +19,7 @@ class Gpu:
         achieved_flops_per_s: best matmul rate measured, by dtype; empty where nobody measured it.
         hbm_bytes_per_s: memory bandwidth.
         pcie_bytes_per_s: pinned host-to-device copy rate.
+        coherent: whether host memory is behind a coherent link (Grace), which copies several times faster than PCIe.
         p2p: whether devices of one node can read each other directly.
     """
 
@@ -31,6 +32,7 @@ class Gpu:
     hbm_bytes_per_s: float
     pcie_bytes_per_s: float
     p2p: bool = True
+    coherent: bool = False
 
     def peak(self, precision: str) -> float:
         """Dense peak of a compute dtype in FLOP/s; falls back to the dtype the device would really use."""

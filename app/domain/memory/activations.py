@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.memory.block_backward import ABSENT, norm_work, operations
 from app.domain.memory.moments import BACKWARD, BACKWARD_FIRST, BACKWARD_NEXT, BACKWARD_SECOND, FORWARD, IN_BLOCKS, LOSS, REDUCTION
 from app.domain.memory.saved import Compute, first_block_unsaved, saved_per_token
@@ -135,19 +135,22 @@ def compute_of(setup: TrainingSetup, *, width: float, autocast: bool) -> Compute
 def block_bytes(setup: TrainingSetup, columns: Columns) -> BlockBytes:
     """Bytes per token by candidate: stacks are summed, autocast and plain compute counted apart and chosen by column."""
     width = float(columns.compute_bytes.flat[0])
-    variants = setup.once(
-        ("blocks", width), lambda: [_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)]
-    )
-    none, selective, full, whole = (np.where(columns.autocast > 0, cast, plain) for plain, cast in zip(*variants, strict=True))
-    policy = columns.checkpointing
+    kept, whole = setup.once(("blocks", width), lambda: _block_table(setup, width))
+    policy, cast = columns.checkpointing, (columns.autocast > 0) * 1
     # A norm that casts its input to fp32 keeps the copy; others keep the input itself, which is what the checkpoint holds. Kernels
     # that fuse the loss come with norms of the second kind (Liger), adapters mostly run on them, and a compiler makes them.
     plain = not (setup.recipe.fused_loss or setup.recipe.adapter or setup.recipe.compile)
-    apart = (policy > 0) & (columns.autocast == 0) & (setup.model.main_block.norm == "rms") & (width < 4) & plain
-    return BlockBytes(
-        kept_all=np.choose(policy, [none, selective, full]),
-        whole=whole, boundary=full * apart * (columns.act_offload == 0) / setup.model.num_layers,
-    )  # fmt: skip
+    boundary: Array = np.zeros(())
+    if plain and setup.model.main_block.norm == "rms" and width < 4:
+        apart = (policy > 0) & (cast == 0) & (columns.act_offload == 0)
+        boundary = kept[cast, 2] * apart / setup.model.num_layers
+    return BlockBytes(kept_all=kept[cast, policy], whole=whole[cast], boundary=boundary)
+
+
+def _block_table(setup: TrainingSetup, width: float) -> tuple[Array, Array]:
+    """Bytes per token without and with autocast: kept by policy, and of one whole block."""
+    rows = np.array([_all_blocks(setup, compute_of(setup, width=width, autocast=autocast)) for autocast in (False, True)])
+    return rows[:, :3], rows[:, 3]
 
 
 def _all_blocks(setup: TrainingSetup, compute: Compute) -> tuple[float, ...]:
@@ -167,15 +170,23 @@ def _whole(setup: TrainingSetup, columns: Columns) -> list[Array]:
     Sequence parallelism leaves only what it gathers.
     """
     c, width = columns, float(columns.compute_bytes.flat[0])
-    gathers = residual_ranks(c) > 1
-    computes = (compute_of(setup, width=width, autocast=autocast) for autocast in (False, True))
-    counts = (replicated_per_token, gathered_per_token)
-    variants = setup.once(("whole", width), lambda: [[_whole_blocks(setup, compute, count) for count in counts] for compute in computes])
-    none, selective, full, *at_work = (
-        np.where(gathers, gathered, np.where(c.autocast > 0, casts, plains)) * (c.tp > 1)
-        for plains, casts, gathered in zip(variants[0][0], variants[1][0], variants[0][1], strict=True)
-    )
-    return [np.choose(c.checkpointing, [none, selective, full]), *at_work]
+    if not (c.tp > 1).any():
+        return [np.zeros(())] * _WHOLE
+    how = np.where(residual_ranks(c) > 1, 2, c.autocast > 0)
+    table: Array = setup.once(("whole", width), lambda: _whole_table(setup, width))
+    split = c.tp > 1
+    return [table[how, c.checkpointing] * split, *(table[how, place] * split for place in range(3, table.shape[1]))]
+
+
+_WHOLE = 6
+"""What ``_whole`` tells apart: what is kept, and five operations."""
+
+
+def _whole_table(setup: TrainingSetup, width: float) -> Array:
+    """Bytes per token that every tensor rank has whole: plain, under autocast, gathered; kept by policy and at work."""
+    plain, cast = (compute_of(setup, width=width, autocast=autocast) for autocast in (False, True))
+    counts = ((plain, replicated_per_token), (cast, replicated_per_token), (plain, gathered_per_token))
+    return np.array([_whole_blocks(setup, compute, count) for compute, count in counts])
 
 
 def _whole_blocks(setup: TrainingSetup, compute: Compute, count: Callable[[Block, Compute], Whole]) -> tuple[float, ...]:
@@ -195,7 +206,7 @@ def _token_share(stack: Stack, seq_len: int) -> float:
     return 1.0 if stack.tokens is None else stack.tokens / seq_len
 
 
-def add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def add_activations(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the activation lines. Under offload the kept tensors are on the host but for two blocks in transit."""
     c, per = columns, block_bytes(setup, columns)
     whole, *whole_at_work = _whole(setup, c)
@@ -243,7 +254,7 @@ def _exchanged_per_token(setup: TrainingSetup) -> float:
     return 3.0 * q + attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)
 
 
-def _add_held_inputs(ledger: Ledger, columns: Columns, share: Share, kept: Array) -> None:
+def _add_held_inputs(ledger: Tally, columns: Columns, share: Share, kept: Array) -> None:
     """The inputs of frozen FSDP units that backward has passed: each stays, with its gradient, until backward ends."""
     c = columns
     layers = np.maximum(1, share.layers)
@@ -284,7 +295,7 @@ def _largest_operation(setup: TrainingSetup, columns: Columns, share: Share, who
     return best or (np.zeros(()), np.zeros(()), np.zeros(()))
 
 
-def _add_outside(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def _add_outside(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Embedding output, final norm and head input; where no logits are held, the final norm's backward follows the loss."""
     c, model = columns, setup.model
     plain, cast, wide = outside_per_token(setup)

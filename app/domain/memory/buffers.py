@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.memory.moments import (
     ALWAYS,
     BACKWARD,
@@ -150,7 +150,7 @@ def input_gradient_bytes(tokens: Array, hidden: int, bytes_each: Array) -> Array
     return tokens * hidden * bytes_each
 
 
-def add_buffers(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+def add_buffers(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Add the transient lines of every framework that is there; each is zero for the others."""
     tied = 1.0 if setup.model.tied_embeddings and setup.model.vocab_size and not numbers.adapter else 0.0
     if columns.copies_units.any():
@@ -166,7 +166,7 @@ def add_buffers(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns:
     _add_step(ledger, setup, columns, share)
 
 
-def _add_embedding(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, *, tied: float) -> None:
+def _add_embedding(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, *, tied: float) -> None:
     """The last operation of backward where parameters are whole: nothing but gradients is left, and the embedding's is made."""
     c = columns
     whole = (c.param_ranks == 1) & (c.pp == 1) & ~c.copies_units
@@ -180,7 +180,7 @@ def _add_embedding(ledger: Ledger, setup: TrainingSetup, columns: Columns, share
                tokens=share.tokens * whole * trained, hidden=setup.model.hidden_size, bytes_each=residual)  # fmt: skip
 
 
-def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share, *, tied: float) -> None:
+def _add_fsdp2(ledger: Tally, numbers: Numbers, columns: Columns, share: Share, *, tied: float) -> None:
     c, sharded = columns, columns.copies_units
     alone = (c.param_ranks == 1) & (c.offload_parameters == 0)
     width = np.where(numbers.frozen > 0, c.frozen_bytes, c.compute_bytes)
@@ -215,7 +215,7 @@ def _add_fsdp2(ledger: Ledger, numbers: Numbers, columns: Columns, share: Share,
                params=np.where(summing, share.block, share.outside) * sharded * trained, bytes_each=c.reduce_bytes)  # fmt: skip
 
 
-def _add_stage3(ledger: Ledger, columns: Columns, share: Share) -> None:
+def _add_stage3(ledger: Tally, columns: Columns, share: Share) -> None:
     c = columns
     # A single rank has nothing to gather unless its parameters are elsewhere.
     stage3 = c.zero3 & ((c.param_ranks > 1) | (c.offload_parameters > 0))
@@ -242,7 +242,7 @@ def parameter_copy_bytes(params: Array, bytes_each: Array) -> Array:
     return params * bytes_each
 
 
-def _add_buckets(ledger: Ledger, columns: Columns, share: Share) -> None:
+def _add_buckets(ledger: Tally, columns: Columns, share: Share) -> None:
     c = columns
     size = np.minimum(c.bucket, share.trainable)
     stage3, early = c.zero3, c.zero12
@@ -253,7 +253,7 @@ def _add_buckets(ledger: Ledger, columns: Columns, share: Share) -> None:
                copies=2.0 + (c.overlap_comm > 0))  # fmt: skip
 
 
-def _add_casts(ledger: Ledger, columns: Columns, share: Share) -> None:
+def _add_casts(ledger: Tally, columns: Columns, share: Share) -> None:
     c = columns
     last = 1 / np.maximum(1, share.layers)
     alive = {FORWARD: 1.0, LOSS: 1.0, BACKWARD: 1.0, BACKWARD_SECOND: 1 - last, BACKWARD_NEXT: 2 * last, BACKWARD_FIRST: last}
@@ -265,7 +265,7 @@ def _add_casts(ledger: Ledger, columns: Columns, share: Share) -> None:
     ledger.add(cast_cache_bytes, "buffers", "forward", {FORWARD: 1.0, LOSS: 1.0}, params=share.head * casts, bytes_each=c.compute_bytes)
 
 
-def _add_dequantised(ledger: Ledger, setup: TrainingSetup, columns: Columns) -> None:
+def _add_dequantised(ledger: Tally, setup: TrainingSetup, columns: Columns) -> None:
     """One layer's weights in the compute dtype, while a 4-bit base multiplies with them; 8-bit layers multiply as they are."""
     adapter = setup.recipe.adapter
     if not (adapter and adapter.kind == "qlora" and adapter.base_bits == 4):
@@ -275,9 +275,9 @@ def _add_dequantised(ledger: Ledger, setup: TrainingSetup, columns: Columns) -> 
     ledger.add(dequantised_bytes, "buffers", "backward", IN_BLOCKS, params=largest, bytes_each=columns.compute_bytes)
 
 
-def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def _add_step(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     c = columns
-    on_gpu = (c.offload_optimizer == 0) * 1.0
+    on_gpu, some_on_gpu = (c.offload_optimizer == 0) * 1.0, c.away < 1
     shard = share.trainable / c.state_ranks
     low = (c.master_bytes > 0) * 1.0
     # Gradients are averaged and flattened in their own dtype, then cast to fp32; fp32 accumulation needs no cast.
@@ -285,7 +285,7 @@ def _add_step(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Sha
     stage0 = (c.deepspeed > 0) & ~ds12 & ~stage3
     tile = np.minimum(c.sub_group, shard)
     each = np.where(c.grad_bytes < 4, c.grad_bytes * 2 + 4, 4.0)
-    elements = (shard * ds12 + tile * stage3) * on_gpu * low
+    elements = (shard * ds12 * on_gpu + tile * stage3 * some_on_gpu) * low
     ledger.add(
         step_buffer_bytes,
         "buffers",

@@ -7,7 +7,7 @@ from functools import reduce
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.memory.activations import block_bytes
 from app.domain.memory.loading import INITIALISE, LOAD, TRAIN, add_loading
 from app.domain.memory.pinned import rounded_tensors_bytes, rounding_bytes
@@ -135,7 +135,7 @@ def host_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Arra
     return tokens * bytes_per_token * in_flight / tensor_ranks * ranks_per_node
 
 
-def add_host(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def add_host(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the host lines of one node."""
     per_node, c = ranks_per_node(setup, columns), columns
     if c.offload_optimizer.any() or OPTIMIZERS[setup.recipe.optimizer].paged:
@@ -155,20 +155,20 @@ def ranks_per_node(setup: TrainingSetup, columns: Columns) -> Array:
     return ranks
 
 
-def host_peak(ledger: Ledger) -> Array:
+def host_peak(ledger: Tally) -> Array:
     """Bytes per node at the worst of loading, initialisation and training."""
     peak: Array = reduce(np.maximum, [ledger.at(moment) for moment in (LOAD, INITIALISE, TRAIN)])
     return peak
 
 
-def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
+def _add_states(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     c = columns
     offloaded = share.trainable * (c.offload_optimizer > 0)
     # Stages 1 and 2 stage low-precision weights, and keep each element again while they accumulate; stage 3 sums in a flat buffer.
     staging = np.where(c.zero3, c.grad_bytes, c.compute_bytes * (1.0 + (c.grad_accum > 1)))
     # Without a fp32 master the optimizer keeps a copy in the weights' own dtype, and gradients beside it.
     master = np.where(c.master_bytes > 0, c.master_bytes, c.duplicate_bytes)
-    moments = np.where(c.offload_optimizer == 1, 2 * master + c.state_bytes, 0.0)
+    moments = np.where(c.offload_optimizer == 1, (2 * master + c.state_bytes) * c.away, 0.0)
     each = np.where(c.deepspeed > 0, moments + staging, c.grad_bytes + c.state_bytes)
     ledger.add(
         host_state_bytes,
@@ -189,7 +189,7 @@ def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
                    ranks=c.state_ranks, ranks_per_node=per_node)  # fmt: skip
 
 
-def _add_parameters(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
+def _add_parameters(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     c, on_host = columns, columns.offload_parameters == 1
     stored = (share.trainable * c.param_bytes + share.frozen * c.frozen_bytes) * on_host
     ledger.add(host_parameter_bytes, "parameters", "always", _FROM_LOAD_ON, params=stored, bytes_each=1.0, ranks=c.param_ranks,
@@ -200,11 +200,11 @@ def _add_parameters(ledger: Ledger, setup: TrainingSetup, columns: Columns, shar
     trains_base = (share.frozen == 0) * 1.0
     copies = on_host * np.where(c.zero3, 1.0, 1.0 + trains_base)
     width = np.where(share.frozen > 0, c.frozen_bytes, c.param_bytes)
-    extra = rounded_tensors_bytes(setup.model, np.where(on_host, c.param_ranks, 0), width)
+    extra = rounded_tensors_bytes(setup, np.where(on_host, c.param_ranks, 0), width)
     ledger.add(pinned_rounding_node_bytes, "buffers", "always", _TRAINING, bytes_per_rank=extra * copies, ranks_per_node=per_node)
 
 
-def _add_buffers(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
+def _add_buffers(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     c = columns
     staged = share.largest * c.zero12 * (c.offload_optimizer > 0)
     ledger.add(host_buffer_bytes, "buffers", "always", _TRAINING, elements=staged, bytes_each=c.compute_bytes, ranks_per_node=per_node)
@@ -229,7 +229,7 @@ def _param_buffers(setup: TrainingSetup, columns: Columns) -> Array:
     return buffers
 
 
-def _add_activations(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
+def _add_activations(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     c = columns
     kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
     ledger.add(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
 
@@ -71,7 +71,7 @@ def host_flatten_bytes(params: Array, bytes_each: Array, ranks_per_node: Array) 
     return 2 * params * bytes_each * ranks_per_node
 
 
-def add_loading(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
+def add_loading(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, per_node: Array) -> None:
     """Add the lines of loading and of building the engine."""
     c, numbers = columns, setup.numbers
     # A loader reads the whole model, however it is split over ranks later, but a pipeline is built from layer specifications, of which

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.memory.moments import FORWARD, LOSS
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
@@ -74,7 +74,7 @@ def chunk_rows(tokens: Array, vocab: int, hidden: int) -> Array:
     return np.minimum(tokens, rows)
 
 
-def add_logits(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def add_logits(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the loss line; models without a vocabulary have none."""
     model = setup.model
     if not model.vocab_size:

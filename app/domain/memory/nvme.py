@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
 
@@ -34,7 +34,7 @@ def nvme_parameter_bytes(params: Array, bytes_each: Array, ranks: Array, ranks_p
     return params * bytes_each / ranks * ranks_per_node
 
 
-def add_nvme(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def add_nvme(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the disk lines of one node."""
     c = columns
     if not ((c.offload_optimizer == 2) | (c.offload_parameters == 2)).any():

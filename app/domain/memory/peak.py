@@ -118,7 +118,7 @@ class _Live:
     outside: Array
 
 
-def _live(overhead: Ledger, setup: TrainingSetup, columns: Columns, peaks: tuple[Array, Array]) -> _Live:
+def _live(overhead: Tally, setup: TrainingSetup, columns: Columns, peaks: tuple[Array, Array]) -> _Live:
     """Add what the process holds outside the allocator; returns it with the peaks of live tensors, all together and by pool."""
     rates = setup.rates
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
@@ -126,7 +126,7 @@ def _live(overhead: Ledger, setup: TrainingSetup, columns: Columns, peaks: tuple
     return _Live(allocated=peaks[0], pools=peaks[1], outside=context + nccl)
 
 
-def _add_cached(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share, live: _Live) -> tuple[Array, Array]:
+def _add_cached(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, live: _Live) -> tuple[Array, Array]:
     """Add what the allocator holds above the live tensors; returns its sum, and what that would be on a device without end."""
     rates = setup.rates
     fsdp2, deepspeed = gathering(columns)
@@ -168,14 +168,14 @@ def flattening(columns: Columns) -> Array:
     return flattens
 
 
-def cached_peaks(ledger: Ledger, columns: Columns) -> Array:
+def cached_peaks(ledger: Tally, columns: Columns) -> Array:
     """Sum of the peaks of what cannot use each other's blocks: streams, or flat buffers and everything else. Bytes per GPU."""
     flattens = flattening(columns)
     peaks: Array = np.where(flattens, flat_peaks(ledger), pool_peaks(ledger)) if flattens.any() else pool_peaks(ledger)
     return peaks
 
 
-def pool_peaks(ledger: Ledger) -> Array:
+def pool_peaks(ledger: Tally) -> Array:
     """Sum of the peaks that each stream's allocator pool reaches on its own, bytes per GPU."""
     pools = (("default", "flat"), ("gather",), ("reduce",))
     peaks = [reduce(np.maximum, [ledger.at(moment, *pool) for moment in MOMENTS]) for pool in pools]
@@ -183,7 +183,7 @@ def pool_peaks(ledger: Ledger) -> Array:
     return total
 
 
-def flat_peaks(ledger: Ledger) -> Array:
+def flat_peaks(ledger: Tally) -> Array:
     """Sum of the peaks of flat step buffers and of everything else, bytes per GPU."""
     flat = [ledger.at(moment, "flat") for moment in MOMENTS]
     rest = [ledger.at(moment) - buffers for moment, buffers in zip(MOMENTS, flat, strict=True)]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from app.domain.model.architecture import Architecture
-from app.domain.setup import Array
+from app.domain.setup import Array, TrainingSetup
 from app.domain.units import MIB
 
 ROUND_LIMIT_MIB = 64
@@ -37,7 +39,7 @@ def rounding_bytes(block_bytes: Array) -> Array:
     return extra
 
 
-def rounded_tensors_bytes(model: Architecture, ranks: Array, bytes_each: Array) -> Array:
+def rounded_tensors_bytes(setup: TrainingSetup, ranks: Array, bytes_each: Array) -> Array:
     """What rounding adds in one rank that pins its shard of every tensor by itself.
 
     Args:
@@ -47,12 +49,18 @@ def rounded_tensors_bytes(model: Architecture, ranks: Array, bytes_each: Array) 
     Returns:
         Bytes per rank, an entry a candidate.
     """
-    by, width = np.broadcast_arrays(ranks * 1.0, bytes_each)
-    pairs, inverse = np.unique(by + 1j * width, return_inverse=True)
+    pair = ranks + 1j * bytes_each
+    # There are few different pairs: a set finds them faster than a sort.
+    pairs = sorted(set(pair.ravel().tolist()), key=lambda p: (p.real, p.imag))
+    extra = [setup.once(("pinned", p), partial(_rounded_tensors_bytes, setup.model, p.real, p.imag)) for p in pairs]
+    by_candidate: Array = np.array(extra)[np.searchsorted(np.array(pairs), pair)]
+    return by_candidate
+
+
+def _rounded_tensors_bytes(model: Architecture, ranks: float, bytes_each: float) -> float:
+    if not ranks:
+        return 0.0
     tensors = [(w.numel // w.copies, w.copies * s.owned) for s in model.stacks for w in s.block.weights]
     tensors += [(w.numel // w.copies, w.copies) for w in model.weights]
     numel, count = np.array(tensors, dtype=np.float64).T
-    both = zip(pairs.real, pairs.imag, strict=True)
-    extra = [float((rounding_bytes(np.ceil(numel / n) * each) * count).sum()) if n else 0.0 for n, each in both]
-    by_candidate: Array = np.array(extra)[inverse]
-    return by_candidate
+    return float((rounding_bytes(np.ceil(numel / ranks) * bytes_each) * count).sum())

@@ -13,7 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger, chosen
+from app.domain.ledger import Ledger, Tally, chosen
 from app.domain.memory.activations import add_activations
 from app.domain.memory.buffers import add_buffers
 from app.domain.memory.logits import add_logits
@@ -23,7 +23,7 @@ from app.domain.memory.tensor import residual_ranks, vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
-L = TypeVar("L", bound=Ledger)
+L = TypeVar("L", bound=Tally)
 
 _CLEARLY = 1.01
 """Stages whose peaks differ by less than this need the same."""
@@ -99,7 +99,7 @@ def last_is_busiest(most_of_first: Array, most_of_last: Array) -> Array:
     return busiest
 
 
-def _add_stage(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+def _add_stage(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     add_states(ledger, setup, numbers, columns, share)
     add_activations(ledger, setup, columns, share)
     if (columns.pp > 1).any():
@@ -113,7 +113,7 @@ def _add_stage(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: 
     add_buffers(ledger, setup, numbers, columns, share)
 
 
-def _add_outputs(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+def _add_outputs(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the outputs of DeepSpeed's stages; at the end of forward the last one's is among the logits already."""
     logits = 0 if setup.recipe.fused_loss else setup.model.vocab_size
     ledger.add(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from app.domain.cards import term
-from app.domain.ledger import Ledger
+from app.domain.ledger import Tally
 from app.domain.memory.moments import ALWAYS, BACKWARD_ON, REDUCTION, STEP
 from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
@@ -103,10 +103,9 @@ def ema_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
     return params * bytes_each / ranks
 
 
-def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+def add_states(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Add every state line; offloaded ones are zero on the GPU."""
     c, on_gpu = columns, columns.offload_parameters == 0
-    states_on_gpu = columns.offload_optimizer == 0
     weights = adapter_bytes if numbers.adapter else parameter_bytes
     category = "adapters" if numbers.adapter else "parameters"
     ledger.add(weights, category, "always", ALWAYS, params=share.trainable * on_gpu, bytes_each=c.param_bytes, ranks=c.param_ranks)
@@ -114,7 +113,7 @@ def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: 
         ledger.add(
             frozen_bytes, "parameters", "always", ALWAYS, params=share.frozen * on_gpu, bytes_each=c.frozen_bytes, ranks=c.param_ranks
         )
-    trained = share.trainable * states_on_gpu
+    trained = share.trainable * (1 - c.away)
     ledger.add(master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.master_bytes, ranks=c.state_ranks)
     ledger.add(
         duplicate_master_bytes, "optimizer_states", "always", ALWAYS, params=trained, bytes_each=c.duplicate_bytes, ranks=c.state_ranks
@@ -125,7 +124,7 @@ def add_states(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: 
         "optimizer_states",
         "always",
         _after_init(ALWAYS),
-        params=trained * resident,
+        params=trained * resident * uneven_factor(c, share),
         bytes_each=c.state_bytes,
         ranks=c.state_ranks,
     )
@@ -146,19 +145,32 @@ def second_gradient_bytes(params: Array, bytes_each: Array) -> Array:
     return params * bytes_each
 
 
-def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
+def uneven_factor(columns: Columns, share: Share) -> Array:
+    """How much more than its even share the fullest rank steps: ZeroRedundancyOptimizer deals out whole tensors, largest first.
+
+    Equation: max(1, largest tensor · N / Ψ)
+
+    Source: torch.distributed.optim.ZeroRedundancyOptimizer, ``_partition_parameters`` (sorted greedy).
+    """
+    whole = (columns.ddp > 0) & (columns.state_ranks > 1)
+    factor: Array = np.where(whole, np.maximum(1.0, share.largest_trained * columns.state_ranks / np.maximum(1, share.trainable)), 1.0)
+    return factor
+
+
+def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     c = columns
     # Offload: ZeRO-2/3 and FSDP2 send each gradient shard to the host as it is made; ZeRO-1 keeps whole gradients on the GPU.
     leaves = (c.offload_optimizer > 0) & (c.reduces_each > 0)
     kept = share.trainable * ~leaves
     stage1 = c.zero12 & (c.reduces_each == 0)
-    # Reducing while backward runs lets stage 1 free whole gradients as stage 2 does, when there is one micro-step.
-    early_free = stage1 & (c.grad_accum == 1) & (c.overlap_comm > 0) & (c.grad_bytes <= c.compute_bytes)
-    ranks = np.where(early_free, c.state_ranks, c.grad_ranks)
+    ranks = np.where(_frees_early(c), c.state_ranks, c.grad_ranks)
     stage0 = (c.deepspeed > 0) & ~c.zero12 & ~c.zero3
     width = np.where(stage0, np.minimum(c.grad_bytes, c.compute_bytes), c.grad_bytes)
     ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
                params=kept, bytes_each=width, ranks=ranks)  # fmt: skip
+    # The part of an offloaded optimizer that stays is given fp32 gradients of its own, when the engine is built.
+    ledger.add(gradient_bytes, "gradients", "always", ALWAYS, params=share.trainable * leaves * (1 - c.away), bytes_each=c.master_bytes,
+               ranks=c.state_ranks)  # fmt: skip
     twice = stage1 & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer != 1)
     backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0}
     ledger.add(second_gradient_bytes, "gradients", "backward", backward, params=kept * twice, bytes_each=c.compute_bytes)
@@ -166,6 +178,13 @@ def _add_gradients(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, colum
     ledger.add(
         accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks
     )
+
+
+def _frees_early(columns: Columns) -> Array:
+    """Reducing while backward runs lets stage 1 free whole gradients as stage 2 does, when there is one micro-step."""
+    c = columns
+    early: Array = c.zero12 & (c.reduces_each == 0) & (c.grad_accum == 1) & (c.overlap_comm > 0) & (c.grad_bytes <= c.compute_bytes)
+    return early
 
 
 def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> dict[str, Array]:
@@ -191,6 +210,9 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
         share_there: Array = np.maximum(early, np.minimum(1.0, head + per_block * np.maximum(0, blocks))) * once
         return share_there
 
+    # Stage 1 keeps whole gradients while it accumulates; the reduction in the last backward leaves its own part of them.
+    reduced = c.zero12 & (c.reduces_each == 0) & (c.grad_bytes <= c.compute_bytes) & (c.offload_optimizer == 0)
+    left = np.where(reduced & ~_frees_early(c), 1.0 / c.state_ranks, 1.0)
     # FSDP2 reduces the root group last: until then its gradients are whole, and counted as such.
     inside_frac = share.inside / np.maximum(1.0, share.inside + share.outside)
     before_root = np.where(sharded, np.maximum(early, inside_frac), 1.0)
@@ -203,7 +225,7 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
         "backward_next": after(share.layers - 2),
         "backward_first": after(share.layers - 1),
         "reduction": before_root * once,
-        STEP: np.asarray(1.0 * once),
+        STEP: left * once,
     }
 
 

@@ -26,6 +26,7 @@ class Strategy:
         reduce_op: collective that combines gradients: ``all_reduce`` moves twice what ``reduce_scatter`` does.
         reduces_each_micro_step: whether gradients travel every micro-step or once a step.
         gathers_after_step: parameters are gathered once after the optimizer step.
+        by_framework_only: the name alone means another row, so this one is taken where its framework is named or all is left open.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Strategy:
     reduce_op: Literal["all_reduce", "reduce_scatter"]
     reduces_each_micro_step: bool
     gathers_after_step: bool
+    by_framework_only: bool = False
 
 
 def _row(name: str, framework: str, label: str, complexity: int, **numbers: object) -> Strategy:
@@ -51,18 +53,20 @@ STRATEGIES: tuple[Strategy, ...] = (
          reduce_op="all_reduce", reduces_each_micro_step=False, gathers_after_step=False),
     _row("ddp", "deepspeed", "DeepSpeed stage 0", 1, parameters="none", gradients="none", states="none", gathers=0, keeps_gathered=False,
          reduce_op="all_reduce", reduces_each_micro_step=False, gathers_after_step=False),
+    _row("zero1", "ddp", "DDP with ZeroRedundancyOptimizer", 2, parameters="none", gradients="none", states="all", gathers=0,
+         keeps_gathered=False, reduce_op="all_reduce", reduces_each_micro_step=False, gathers_after_step=True, by_framework_only=True),
     # DeepSpeed's stages 1 and 2 issue an all-reduce, whatever `reduce_scatter` says, and gather parameters after the step.
-    _row("zero1", "deepspeed", "ZeRO-1", 2, parameters="none", gradients="none", states="all", gathers=0, keeps_gathered=False,
+    _row("zero1", "deepspeed", "ZeRO-1", 3, parameters="none", gradients="none", states="all", gathers=0, keeps_gathered=False,
          reduce_op="all_reduce", reduces_each_micro_step=False, gathers_after_step=True),
-    _row("zero2", "deepspeed", "ZeRO-2", 3, parameters="none", gradients="all", states="all", gathers=0, keeps_gathered=False,
+    _row("zero2", "deepspeed", "ZeRO-2", 4, parameters="none", gradients="all", states="all", gathers=0, keeps_gathered=False,
          reduce_op="all_reduce", reduces_each_micro_step=True, gathers_after_step=True),
-    _row("fsdp_grad_op", "fsdp2", "FSDP2 without resharding", 4, parameters="all", gradients="all", states="all", gathers=1,
+    _row("fsdp_grad_op", "fsdp2", "FSDP2 without resharding", 5, parameters="all", gradients="all", states="all", gathers=1,
          keeps_gathered=True, reduce_op="reduce_scatter", reduces_each_micro_step=True, gathers_after_step=False),
-    _row("fsdp_full", "fsdp2", "FSDP2", 5, parameters="all", gradients="all", states="all", gathers=2, keeps_gathered=False,
+    _row("fsdp_full", "fsdp2", "FSDP2", 6, parameters="all", gradients="all", states="all", gathers=2, keeps_gathered=False,
          reduce_op="reduce_scatter", reduces_each_micro_step=True, gathers_after_step=False),
-    _row("zero3", "deepspeed", "ZeRO-3", 6, parameters="all", gradients="all", states="all", gathers=2, keeps_gathered=False,
+    _row("zero3", "deepspeed", "ZeRO-3", 7, parameters="all", gradients="all", states="all", gathers=2, keeps_gathered=False,
          reduce_op="reduce_scatter", reduces_each_micro_step=True, gathers_after_step=False),
-    _row("hsdp", "fsdp2", "HSDP", 7, parameters="group", gradients="group", states="group", gathers=2, keeps_gathered=False,
+    _row("hsdp", "fsdp2", "HSDP", 8, parameters="group", gradients="group", states="group", gathers=2, keeps_gathered=False,
          reduce_op="reduce_scatter", reduces_each_micro_step=True, gathers_after_step=False),
 )  # fmt: skip
 
@@ -74,7 +78,9 @@ def find_strategies(framework: str | None, strategy: str | None) -> tuple[Strate
         >>> [s.label for s in find_strategies("deepspeed", None)]
         ['DeepSpeed stage 0', 'ZeRO-1', 'ZeRO-2', 'ZeRO-3']
     """
-    return tuple(s for s in STRATEGIES if framework in (None, s.framework) and strategy in (None, s.name))
+    named = strategy is not None and framework is None
+    rows = (s for s in STRATEGIES if framework in (None, s.framework) and strategy in (None, s.name))
+    return tuple(s for s in rows if not (named and s.by_framework_only))
 
 
 def shared_by(scope: Scope, dp_ranks: int, group_ranks: int) -> int:

@@ -45,10 +45,14 @@ def _factored(weight: Weight) -> int:
     return weight.numel // (rows * columns) * (rows + columns)
 
 
+def is_hidden_matrix(weight: Weight) -> bool:
+    """What Muon steps; vectors, embeddings and the head are left to Adam."""
+    return len(weight.shape) >= 2 and weight.role in (Role.LINEAR, Role.EXPERT)
+
+
 def _muon(weight: Weight) -> int:
     """Muon: one momentum for hidden matrices, Adam's two for everything else."""
-    hidden_matrix = len(weight.shape) >= 2 and weight.role in (Role.LINEAR, Role.EXPERT)
-    return weight.numel if hidden_matrix else 2 * weight.numel
+    return weight.numel if is_hidden_matrix(weight) else 2 * weight.numel
 
 
 # Blockwise 8-bit states: one byte an element and a fp32 scale for 256 elements (Dettmers et al., 8-bit Optimizers).

@@ -16,8 +16,9 @@ from app.domain.memory.peak import Memory, MemoryTotals, evaluate_memory
 from app.domain.memory.sureness import peak_ratios, safe_bytes
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.constraints import Constraints
+from app.domain.search.sizes import KEPT_FRACS, Sized, best_sizes, takes_ratio, takes_sizes, with_other_sizes
 from app.domain.search.space import Space, build_space
-from app.domain.search.table import Outline, candidate_columns, with_usual_sizes
+from app.domain.search.table import Outline, candidate_columns
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.speed.step import Speed, evaluate_speed
 
@@ -98,7 +99,7 @@ class Table:
 class Evaluation:
     """Some candidates with everything they cost, an entry each.
 
-    The last ``usual`` entries are no candidates but the first ones again, with the sizes a DeepSpeed file has that names none.
+    Behind the candidates the first ones may follow again, with other sizes of DeepSpeed's buckets (``sized``).
     """
 
     setup: TrainingSetup
@@ -109,7 +110,7 @@ class Evaluation:
     verdicts: Verdicts
     tokens_per_s: Array
     complexity: Array
-    usual: int
+    sized: Sized
 
     @property
     def fits(self) -> Array:
@@ -128,7 +129,7 @@ class Evaluation:
 
     def table(self, rejected: Counter[str] | None = None) -> Table:
         """What its candidates are compared by."""
-        v, c, size = self.verdicts, self.columns, len(self.columns) - self.usual
+        v, c, size = self.verdicts, self.columns, self.sized.shown
         entries = {
             "fits": v.fits, "safe": v.safe, "over_bytes": v.over_bytes, "host_over_bytes": v.host_over_bytes,
             "nvme_over_bytes": v.nvme_over_bytes, "device_bytes": self.memory.device, "tokens_per_s": self.tokens_per_s,
@@ -150,18 +151,35 @@ def evaluate(setup: TrainingSetup, constraints: Constraints) -> Evaluation:
     return evaluate_candidates(setup, constraints, space, np.arange(len(space)))
 
 
-def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: Space, candidates: Array, usual: int = 0) -> Evaluation:
-    """Evaluate some candidates of a space flat, and the first ``usual`` of them again with DeepSpeed's own sizes."""
+def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: Space, candidates: Array, again: int = 0) -> Evaluation:
+    """Evaluate some candidates of a space flat, and the first ``again`` of them with other sizes as well if they have any."""
     numbers = setup.numbers
     columns = candidate_columns(space, setup, numbers, candidates)
-    if usual:
-        columns = columns.with_more(with_usual_sizes(columns.take(np.arange(usual))))
+    sized = Sized(len(columns))
+    if again and takes_sizes(first := columns.take(np.arange(again))).any():
+        sized = Sized(len(columns), again, _kept_fracs(setup, constraints, first))
+        columns = with_other_sizes(columns, sized, numbers.trainable)
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
     return Evaluation(
         setup=setup, numbers=numbers, columns=columns, memory=memory, speed=speed, verdicts=judge(setup, constraints, columns, memory),
-        tokens_per_s=speed.tokens_per_step / speed.step_s, complexity=complexity_of(columns), usual=usual,
+        tokens_per_s=speed.tokens_per_step / speed.step_s, complexity=complexity_of(columns), sized=sized,
     )  # fmt: skip
+
+
+def _kept_fracs(setup: TrainingSetup, constraints: Constraints, columns: Columns) -> tuple[float, ...]:
+    """Shares of an offloaded optimizer that may stay on the GPU: none where offload is pinned, which is taken as whole."""
+    free = constraints.offload_optimizer is None and setup.recipe.optimizer == "adamw" and takes_ratio(columns).any()
+    return (0.0, *KEPT_FRACS) if free else (0.0,)
+
+
+def with_best_sizes(evaluation: Evaluation, place: int) -> int:
+    """Where a candidate is with the sizes that suit it best; its own place where it has none or none were tried."""
+    others = evaluation.sized.ladder(place)
+    if not len(others) or not takes_sizes(evaluation.columns)[place]:
+        return place
+    classes = evaluation.fits * 1 + evaluation.safe
+    return best_sizes(np.concatenate(([place], others)), evaluation.speed.step_s, evaluation.memory.needed, classes)
 
 
 def judge(setup: TrainingSetup, constraints: Constraints, columns: Columns, memory: Memory | MemoryTotals) -> Verdicts:

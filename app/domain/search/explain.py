@@ -70,7 +70,8 @@ def describe(settings: Settings) -> str:
     parts.append(f"micro-batch {settings.micro_batch} × {settings.grad_accum} accumulation")
     if settings.activation_checkpointing != "none":
         parts.append(f"{settings.activation_checkpointing} checkpointing" + (" kept on the host" if settings.activation_offload else ""))
-    for what, where in (("optimizer", settings.offload_optimizer), ("parameters", settings.offload_parameters)):
+    share = "" if settings.offload_optimizer_ratio == 1 else f"{100 * settings.offload_optimizer_ratio:.3g} % of the "
+    for what, where in ((f"{share}optimizer", settings.offload_optimizer), ("parameters", settings.offload_parameters)):
         if where != "none":
             parts.append(f"{what} offloaded to {where.upper()}")
     return ", ".join(parts)
@@ -92,7 +93,8 @@ def rungs_of(table: Table, chosen: int) -> list[tuple[str, int]]:
     rungs = []
     for offloaded in (False, True):
         members = np.flatnonzero(plain & (table.offloaded == offloaded))
-        for number in sorted(set(table.row[members].tolist()), key=lambda r: STRATEGIES[r].complexity):
+        present = np.flatnonzero(np.bincount(table.row[members], minlength=len(STRATEGIES))).tolist()
+        for number in sorted(present, key=lambda r: STRATEGIES[r].complexity):
             label = STRATEGIES[number].label + (" with offload" if offloaded else "")
             rungs.append((label, _best_of(table, members[table.row[members] == number], chosen)))
     return rungs + [(label, _best_of(table, np.flatnonzero(wider), chosen)) for label, wider in axes]

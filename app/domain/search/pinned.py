@@ -4,7 +4,7 @@ The rules are those of ``rules.py``. Here each is put to the pins of a request, 
 passed over, and where none is left the request is refused with the first one's rule alone.
 
 Not refused is what DeepSpeed itself takes and does not do, parameter or NVMe offload below stage 3: such files are in use, people ask
-why they run out of memory, and the answer is that plan with a warning (docs/adr/0007).
+why they run out of memory, and the answer is that plan with a warning (docs/adr/0008).
 """
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def _offload(asked: _Asked, strategy: Strategy) -> FieldError | None:
     if not wanted:
         return None
     first, where = next(iter(wanted.items()))
-    if strategy.states == "none":
+    if strategy.states == "none" or strategy.framework == "ddp":
         return FieldError(("constraints", first), f"{first} {where}: {NO_OFFLOAD[strategy.framework]}", _OFFLOADS)
     if strategy.parameters == "all" and pins["offload_optimizer"] == "none" and strategy.framework == "deepspeed":
         message = f"{first} {where} with offload_optimizer none is not planned: it moves 2 bytes a parameter and leaves 12 on the GPU"
@@ -175,6 +175,6 @@ def _release(asked: _Asked, strategy: Strategy) -> FieldError | None:
     return None
 
 
-_OFFLOADS = "use strategy zero1, zero2, zero3 or fsdp_full, which have it, or none"
+_OFFLOADS = "use DeepSpeed's zero1, zero2 or zero3, or fsdp_full, which have it, or none"
 
 RULES: tuple[Rule, ...] = (_degrees, _pipeline, _group, _offload, _precision, _release)

@@ -10,7 +10,7 @@ from dataclasses import replace
 from app.domain.errors import InvalidRequestError
 from app.domain.model import parameters as count
 from app.domain.plan import ModelSummary, Plan, Rejection
-from app.domain.search.evaluate import Evaluation
+from app.domain.search.evaluate import Evaluation, with_best_sizes
 from app.domain.search.explain import ladder_of, rungs_of, summary_of
 from app.domain.search.objective import choose, nearest, pareto
 from app.domain.search.pins import pin_warnings
@@ -40,7 +40,8 @@ def make_plan(question: Question) -> Plan:
     alternatives = [] if chosen is None else pareto(best.table, index)
     rungs = rungs_of(best.table, index)
     evaluation, places = best.show([index, *alternatives, *(candidate for _, candidate in rungs)])
-    place = places[0]
+    place = with_best_sizes(evaluation, places[0])
+    places = [place if there == places[0] else there for there in places]
     recommended = candidate_at(evaluation, place)
     rejected: Counter[str] = Counter()
     for found in tried:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from app.domain.ledger import Ledger, Line, entry, formula_of
+from app.domain.cards import entry
+from app.domain.ledger import Ledger, Line, formula_of
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
 from app.domain.memory.sureness import fit_probability
 from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, MomentTerm, PoolMemory, StepTime, TermResult, Verdict
@@ -39,28 +40,27 @@ def verdict_at(evaluation: Evaluation, index: int) -> Verdict:
 
 
 def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
-    memory, held = evaluation.memory, _held(evaluation.memory.gpu, index)
+    memory, held = evaluation.memory, _alive(evaluation.memory.gpu, index)
     moment = MOMENTS[int(memory.moment[index])]
-    alive = _terms_at(held, moment, index)
-    device, capacity = float(memory.device[index]), evaluation.setup.capacity_bytes
+    alive = tuple(_term(line, index, value, share) for line, value, share in held.get(moment, ()))
+    around = _alive(memory.overhead, index).get(moment, ())
     # Runs publish one of torch's two counters: the interval reaches from the lower end of one to the upper end of the other.
-    allocated, reserved = float(memory.allocated[index]), float(memory.reserved[index])
+    allocated, reserved, needed = float(memory.allocated[index]), float(memory.reserved[index]), float(memory.needed[index])
     low, high = (float(ratio[index]) for ratio in evaluation.verdicts.peak_ratios)
-    moments = tuple(
-        MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(float(memory.by_moment[k, index])), terms=_outline_at(held, m, index))
-        for k, m in enumerate(MOMENTS)
-    )
     return GpuMemory(
-        terms=alive + _terms_at(_held(memory.overhead, index), moment, index),
-        moments=moments,
+        terms=alive + tuple(_term(line, index, value, share) for line, value, share in around),
+        moments=tuple(
+            MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(there), terms=_outline(held.get(m, ())))
+            for m, there in zip(MOMENTS, memory.by_moment[:, index].tolist(), strict=True)
+        ),
         peak_allocated_bytes=sum(int(t.value) for t in alive),
         peak_reserved_bytes=round(reserved),
         expandable_bytes=round(float(memory.expandable[index])),
-        device_bytes=round(device),
-        needed_bytes=round(float(memory.needed[index])),
+        device_bytes=round(float(memory.device[index])),
+        needed_bytes=round(needed),
         peak_moment=MOMENT_LABELS[moment],
-        capacity_bytes=capacity,
-        fit_probability_frac=fit_probability(float(memory.needed[index]), evaluation.setup.pool.node.gpu.memory_bytes, low, high),
+        capacity_bytes=evaluation.setup.capacity_bytes,
+        fit_probability_frac=fit_probability(needed, evaluation.setup.pool.node.gpu.memory_bytes, low, high),
         interval_90_bytes=(round(allocated * low), round(reserved * high)),
         busiest_rank=busiest_rank(evaluation, index),
     )
@@ -77,31 +77,25 @@ def busiest_rank(evaluation: Evaluation, index: int) -> str:
     return f"pipeline stage {stage + 1} of {stages}: {held}"
 
 
-_Held = Sequence[tuple[Line, float]]
-"""Lines that one candidate has anything of, with its bytes."""
+_Alive = Sequence[tuple[Line, float, float]]
+"""Lines that hold something, with one candidate's bytes at a moment and the share of the line that is alive then."""
 
 
-def _held(ledger: Ledger, index: int) -> _Held:
-    return [(line, value) for line in ledger.lines if (value := float(line.value[index]))]
-
-
-def _alive(held: _Held, moment: str, index: int) -> Iterator[tuple[Line, float, float]]:
-    """Lines that hold something at a moment, with their bytes then and the share of the line that is alive."""
-    for line, whole in held:
-        share = line.alive.get(moment)
-        if share is not None:
+def _alive(ledger: Ledger, index: int) -> Mapping[str, _Alive]:
+    """What one candidate holds, by moment."""
+    found: dict[str, list[tuple[Line, float, float]]] = {}
+    for line in ledger.lines:
+        if not (whole := line.value.item(index)):
+            continue
+        for moment, share in line.alive.items():
             part = share if type(share) is float else entry(share, index)
             if (value := whole * part) >= 1:
-                yield line, value, part
+                found.setdefault(moment, []).append((line, value, part))
+    return found
 
 
-def _terms_at(held: _Held, moment: str, index: int) -> tuple[TermResult, ...]:
-    return tuple(_term(line, index, value, share) for line, value, share in _alive(held, moment, index))
-
-
-def _outline_at(held: _Held, moment: str, index: int) -> tuple[MomentTerm, ...]:
-    found = _alive(held, moment, index)
-    return tuple(MomentTerm(line.card.title, line.category, float(round(value)), line.card.sureness) for line, value, _ in found)
+def _outline(alive: _Alive) -> tuple[MomentTerm, ...]:
+    return tuple([MomentTerm(line.card.title, line.category, float(round(value)), line.card.sureness) for line, value, _ in alive])
 
 
 def _term(line: Line, index: int, value: float, share: float) -> TermResult:
@@ -123,7 +117,7 @@ _SECONDS = frozenset({"compute", "optimizer", "offload"})
 
 
 def _pool(ledger: Ledger, peak: Any, capacity: int | None, index: int) -> PoolMemory:
-    lines = (_term(line, index, line.value[index], 1.0) for line in ledger.lines if line.value[index] >= 1)
+    lines = [_term(line, index, value, 1.0) for line in ledger.lines if (value := line.value.item(index)) >= 1]
     return PoolMemory(terms=tuple(lines), peak_bytes=round(float(peak[index])), capacity_bytes=capacity)
 
 
@@ -131,14 +125,14 @@ def _communication(evaluation: Evaluation, index: int) -> tuple[CommunicationTer
     traffic, out = evaluation.speed.traffic, []
     for flow, exposed in zip(traffic.flows, evaluation.speed.exposed, strict=True):
         line = traffic.ledger.lines[flow.line]
-        if line.value[index] < 1:
+        if (sent := line.value.item(index)) < 1:
             continue
         out.append(
             CommunicationTerm(
                 name=line.card.title,
                 group_size=int(flow.ranks[index]),
                 spans_nodes=bool(flow.spans[index]),
-                bytes_per_step=round(float(line.value[index])),
+                bytes_per_step=round(sent),
                 seconds=float(flow.seconds[index]),
                 exposed_s=float(exposed[index]),
                 formula=formula_of(line, index),
@@ -153,10 +147,8 @@ def _time(evaluation: Evaluation, index: int) -> StepTime:
     step, tokens = float(speed.step_s[index]), float(speed.tokens_per_step[index])
     per_s, world = tokens / step, int(evaluation.columns.world_size[index])
     frac = setup.rates.time_interval_frac
-    ledgers: Mapping[str, Ledger] = {"compute": speed.compute, "optimizer": speed.optimizer, "offload": speed.offload}
-    terms = tuple(
-        _term(line, index, line.value[index], 1.0) for ledger in ledgers.values() for line in ledger.lines if line.value[index] > 0
-    )
+    ledgers = (speed.compute, speed.optimizer, speed.offload)
+    terms = tuple(_term(line, index, value, 1.0) for ledger in ledgers for line in ledger.lines if (value := line.value.item(index)) > 0)
     return StepTime(
         step_s=step,
         compute_s=float(speed.compute_s[index]),

@@ -24,7 +24,7 @@ def why_not_offload(strategy: Strategy, pair: tuple[int, int]) -> str:
     """Offload the framework does not do, or parses and ignores."""
     if pair == (0, 0):
         return ""
-    if strategy.states == "none":
+    if strategy.states == "none" or strategy.framework == "ddp":
         return NO_OFFLOAD[strategy.framework]
     if strategy.framework == "fsdp2":
         return "" if pair == (1, 1) else FSDP2_OFFLOAD
@@ -36,6 +36,8 @@ def why_not_offload(strategy: Strategy, pair: tuple[int, int]) -> str:
 def why_not_precision(setup: TrainingSetup, strategy: Strategy, offload: tuple[int, int]) -> str:
     """Pure low precision that DeepSpeed does not offer in every combination."""
     recipe = setup.recipe
+    if strategy.framework == "ddp" and strategy.states == "all":
+        return _why_not_redundancy(setup)
     if strategy.framework != "deepspeed" or recipe.master_weights or recipe.precision == "fp32":
         return ""
     if strategy.states == "none":
@@ -43,6 +45,17 @@ def why_not_precision(setup: TrainingSetup, strategy: Strategy, offload: tuple[i
     if recipe.precision == "fp16" and (offload[0] != 1 or recipe.optimizer != "adamw"):
         return "DeepSpeed trains fp16 without a fp32 master only with AdamW offloaded to the CPU"
     return ""
+
+
+_REDUNDANCY_OPTIMIZERS = ("adamw", "lion", "sgd_momentum", "sgd")
+
+
+def _why_not_redundancy(setup: TrainingSetup) -> str:
+    """ZeroRedundancyOptimizer steps whole tensors on the rank that owns them, with one class of optimizer for all."""
+    recipe = setup.recipe
+    if recipe.optimizer not in _REDUNDANCY_OPTIMIZERS:
+        return f"ZeroRedundancyOptimizer deals tensors out to {', '.join(_REDUNDANCY_OPTIMIZERS)}, not to {recipe.optimizer}"
+    return "ZeroRedundancyOptimizer steps after backward only" if recipe.optimizer_in_backward else ""
 
 
 def why_not_mesh(strategy: Strategy, free: Degrees) -> str:

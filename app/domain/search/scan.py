@@ -20,14 +20,11 @@ from app.domain.speed.step import evaluate_speed
 
 _LARGEST_BLOCK = 31 << 20
 
-FLAT = 256
-"""Candidates up to which evaluating all lines at once costs less than scanning first and evaluating the shown ones again."""
-
 CHUNK = 1 << 15
 """Structures times batches of one chunk: enough to make the calls' own cost small, and memory does not grow with the space."""
 
-_FEW = 8
-"""Candidates of a pinned request, up to which all are evaluated with DeepSpeed's own sizes as well, before one is chosen."""
+FEW = 8
+"""Candidates of a pinned request, up to which all lines are evaluated at once, with every size, before one is chosen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +42,7 @@ class Found:
         if self.flat is not None:
             return self.flat, list(candidates)
         once = {candidate: place for place, candidate in enumerate(dict.fromkeys(candidates))}
-        evaluation = evaluate_candidates(self.setup, self.constraints, self.space, np.array(list(once), dtype=np.int64), usual=1)
+        evaluation = evaluate_candidates(self.setup, self.constraints, self.space, np.array(list(once), dtype=np.int64), again=1)
         return evaluation, [once[candidate] for candidate in candidates]
 
 
@@ -61,8 +58,8 @@ def search(setup: TrainingSetup, constraints: Constraints, *, timed: bool = True
     """
     # Memory never shrinks as the micro-batch grows, but for the copy that accumulating takes: the smallest fits, or the one without.
     space = build_space(setup, constraints, None if timed else 2, limit)
-    if timed and len(space) <= FLAT:
-        flat = evaluate_candidates(setup, constraints, space, np.arange(len(space)), usual=len(space) if len(space) <= _FEW else 0)
+    if timed and len(space) <= FEW:
+        flat = evaluate_candidates(setup, constraints, space, np.arange(len(space)), again=len(space))
         return Found(setup=setup, constraints=constraints, space=space, table=flat.table(space.rejected), flat=flat)
     return Found(setup=setup, constraints=constraints, space=space, table=scan(setup, constraints, space, timed=timed), flat=None)
 

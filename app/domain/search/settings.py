@@ -40,6 +40,7 @@ def settings_of(setup: TrainingSetup, columns: Columns, index: int) -> Settings:
         activation_offload=bool(number["act_offload"]),
         offload_optimizer=offloaded,
         offload_parameters=OFFLOAD_TARGETS[number["offload_parameters"]],
+        offload_optimizer_ratio=1.0 - float(columns.kept_frac[index]),
         optimizer_implementation=setup.recipe.optimizer_implementation or default,
         **_mesh(number, strategy.states),
         **_numerics(setup.recipe, strategy.framework),

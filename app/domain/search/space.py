@@ -196,25 +196,25 @@ class _Draft:
 
     def space(self, narrowed: tuple[str, ...]) -> Space:
         """The table of structures."""
-        tables, plain, start = [], [], 0
-        for row, pairs, options in sorted(self.blocks, key=lambda block: (2 in block[2][0][2:4], self._piped(block[1]))):
-            left, right = np.array(pairs, dtype=np.int64), np.array(options, dtype=np.int64).reshape(len(options), 7)
-            p, o = len(left), len(right)
-            block = np.empty((p * o, len(FIELDS)), dtype=np.int64)
-            block[:, 0], block[:, 1] = np.repeat(left[:, 0], o), row
-            block[:, 2:4] = np.repeat(left[:, 1:], o, axis=0)
-            block[:, 4:] = np.tile(right, (p, 1))
-            tables.append(block)
-            flags = o // int((right[:, 0] + right[:, 1] == 0).sum())
-            plain.append(start + np.arange(p * o) // flags * flags)
-            start += p * o
-        table = np.concatenate(tables)
+        blocks = sorted(self.blocks, key=lambda block: (2 in block[2][0][2:4], self._piped(block[1])))
+        left = np.array([(mesh, row, group, hpz) for row, pairs, _ in blocks for mesh, group, hpz in pairs], dtype=np.int64)
+        right = np.array([option for _, _, options in blocks for option in options], dtype=np.int64)
+        # By pair: how many options it is combined with, where they start, and how many in a row differ by quantisation only.
+        sizes = np.array([len(options) for _, _, options in blocks])
+        plains = [sum(option[0] + option[1] == 0 for option in options) for _, _, options in blocks]
+        by_block = np.stack([sizes, np.cumsum(sizes) - sizes, sizes // np.array(plains)])
+        times, offset, flags = np.repeat(by_block, [len(pairs) for _, pairs, _ in blocks], axis=1)
+        pair, start = np.repeat(np.arange(len(left)), times), np.cumsum(times) - times
+        numbers = np.arange(len(pair))
+        within = numbers - start[pair]
+        table = np.concatenate([left[pair], right[offset[pair] + within]], axis=1)
+        plain = numbers - within % flags[pair]
         batches = np.array([len(m.batches) for m in self.meshes])[table[:, 0]]
         most = max(len(m.batches) for m in self.meshes)
         padded = np.array([m.batches + m.batches[-1:] * (most - len(m.batches)) for m in self.meshes], dtype=np.int64)
         return Space(
             meshes=tuple(self.meshes), structures=dict(zip(FIELDS, np.ascontiguousarray(table.T), strict=True)),
-            plain=np.concatenate(plain), batches=batches, first=np.cumsum(batches) - batches,
+            plain=plain, batches=batches, first=np.cumsum(batches) - batches,
             micro_batch=padded[..., 0], grad_accum=padded[..., 1], rejected=self.rejected, narrowed=narrowed,
         )  # fmt: skip
 

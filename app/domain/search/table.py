@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -83,7 +84,7 @@ def _mesh_numbers(space: Space) -> Array:
 
 def _replicas(row: Array, group: Array, ranks: Array) -> Array:
     """Shard groups of hybrid strategies; 1 of others."""
-    replicas: Array = np.where(_per_row(row, lambda s: s.states == "group"), ranks // np.maximum(1, group), 1)
+    replicas: Array = np.where(_per_row("in_groups", row), ranks // np.maximum(1, group), 1)
     return replicas
 
 
@@ -94,42 +95,54 @@ def _columns(space: Space, setup: TrainingSetup, numbers: Numbers, s: Mapping[st
     carried = {n: s[n] for n in ("hpz", "qwz", "qgz", "checkpointing", "act_offload", "offload_optimizer", "offload_parameters")}
     return Columns(
         row=row, world_size=ones * world, tp=tp, pp=pp, sp=sp, ep=ep, dp=dp, micro_batch=batch[0], grad_accum=batch[1],
-        **carried,
+        **carried, kept_frac=ones * 0.0,
         **_strategy_columns(row, s["group"], ranks),
-        **_size_columns(setup, numbers, s["lean"], _per_row(row, lambda s: s.framework == "deepspeed" and s.gathers == 0)),
+        **_size_columns(setup, numbers, s["lean"], _per_row("flat_stages", row)),
         **_dtypes(setup, numbers, row),
     )  # fmt: skip
 
 
-USUAL_SIZES = {"bucket": 500_000_000, "sub_group": 1_000_000_000, "prefetch": 50_000_000, "reuse": 1_000_000_000, "persistence": 100_000}
-"""Elements. Source: DeepSpeed 0.19.8 runtime/zero/config.py; transformers' "auto" changes the bucket and the prefetch only."""
+@cache
+def _of_strategies() -> dict[str, Array]:
+    """What the strategy table says, as arrays to be indexed by a candidate's strategy."""
+
+    def column(value: Callable[[Strategy], Any]) -> Array:
+        return np.array([value(s) for s in STRATEGIES])
+
+    return {
+        "gathers": column(lambda s: s.gathers),
+        "keeps_gathered": column(lambda s: int(s.keeps_gathered)),
+        "all_reduce": column(lambda s: int(s.reduce_op == "all_reduce")),
+        "reduces_each": column(lambda s: int(s.reduces_each_micro_step)),
+        "gathers_after": column(lambda s: int(s.gathers_after_step)),
+        "in_groups": column(lambda s: s.states == "group"),
+        "flat_stages": column(lambda s: s.framework == "deepspeed" and s.gathers == 0),
+        # 0 stands for the group and 1 for all ranks until each candidate's own numbers are put in.
+        **{scope: np.array([shared_by(getattr(s, scope), 3, 2) for s in STRATEGIES]) for scope in ("parameters", "gradients", "states")},
+        **{name: np.array([int(s.framework == name) for s in STRATEGIES]) for name in FRAMEWORKS},
+    }
 
 
-def with_usual_sizes(columns: Columns) -> Columns:
-    """The candidates as a file that names no sizes would run them."""
-    sizes = {name: np.full_like(columns.bucket, size) for name, size in USUAL_SIZES.items()}
-    return replace(columns, overlap_comm=columns.zero3 * 1, **sizes)
-
-
-def _per_row(row: Array, value: Callable[[Strategy], Any]) -> Array:
+def _per_row(name: str, row: Array) -> Array:
     """A property of the strategy table spread over the candidates."""
-    column: Array = np.array([value(s) for s in STRATEGIES])[row]
-    return column
+    return _of_strategies()[name][row]
 
 
 def _dtypes(setup: TrainingSetup, numbers: Numbers, row: Array) -> dict[str, Array]:
     """Bytes of one element under each strategy's framework, spread over the candidates."""
-    dtypes = {f: stored_dtypes(f, setup.recipe) for f in FRAMEWORKS}
-    by_row = dtype_columns(dtypes, [s.framework for s in STRATEGIES], numbers, setup.recipe)
-    return {name: column[row] for name, column in by_row.items()}
+
+    def make() -> dict[str, Array]:
+        dtypes = {f: stored_dtypes(f, setup.recipe) for f in FRAMEWORKS}
+        return dtype_columns(dtypes, [s.framework for s in STRATEGIES], numbers, setup.recipe)
+
+    return {name: column[row] for name, column in setup.once("dtypes", make).items()}
 
 
 def _strategy_columns(row: Array, group: Array, ranks: Array) -> dict[str, Array]:
     """The numbers of the strategy table for each candidate."""
 
     def shared(scope: str) -> Array:
-        # 0 stands for the group and 1 for all ranks until each candidate's own numbers are put in.
-        kind = _per_row(row, lambda s: shared_by(getattr(s, scope), 3, 2))
+        kind = _per_row(scope, row)
         return np.where(kind == 2, group, np.where(kind == 3, ranks, 1))
 
     param_ranks = shared("parameters")
@@ -140,12 +153,8 @@ def _strategy_columns(row: Array, group: Array, ranks: Array) -> dict[str, Array
         "param_ranks": param_ranks,
         "grad_ranks": shared("gradients"),
         "state_ranks": shared("states"),
-        "gathers": _per_row(row, lambda s: s.gathers) * (param_ranks > 1),
-        "keeps_gathered": _per_row(row, lambda s: int(s.keeps_gathered)),
-        "all_reduce": _per_row(row, lambda s: int(s.reduce_op == "all_reduce")),
-        "reduces_each": _per_row(row, lambda s: int(s.reduces_each_micro_step)),
-        "gathers_after": _per_row(row, lambda s: int(s.gathers_after_step)),
-    } | {name: _per_row(row, lambda s, name=name: int(s.framework == name)) for name in FRAMEWORKS}  # type: ignore[misc]
+        "gathers": _per_row("gathers", row) * (param_ranks > 1),
+    } | {name: _per_row(name, row) for name in ("keeps_gathered", "all_reduce", "reduces_each", "gathers_after", *FRAMEWORKS)}
 
 
 def _size_columns(setup: TrainingSetup, numbers: Numbers, lean: Array, flat_stages: Array) -> dict[str, Array]:

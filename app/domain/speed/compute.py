@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from app.domain.cards import term
@@ -9,7 +11,7 @@ from app.domain.ledger import Ledger
 from app.domain.memory.activations import block_bytes, compute_of
 from app.domain.memory.tensor import replicated_per_token, residual_ranks
 from app.domain.model.architecture import Role
-from app.domain.model.flops import forward_flops
+from app.domain.model.flops import ForwardFlops, forward_flops
 from app.domain.recipe.adapter import adapter_params, saved_module_params
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, stage_layers
@@ -174,8 +176,12 @@ def product_rate(setup: TrainingSetup, precision: str, rows: Array, thin: Array)
     return rate
 
 
-def add_compute(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
-    """Add the compute lines of one optimizer step of one GPU, the mean one of a pipeline, then what its stages wait for each other."""
+def add_compute(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> Array:
+    """Add the compute lines of one optimizer step of one GPU, the mean one of a pipeline, then what its stages wait for each other.
+
+    Returns:
+        Seconds of the step's compute: of its lines, or what the host needs to issue its kernels where that is more.
+    """
     c = columns
     blocks = _add_products(ledger, setup, numbers, c, share) + _add_attention(ledger, setup, c, share)
     blocks = blocks + _add_elementwise(ledger, setup, c, share)
@@ -183,13 +189,17 @@ def add_compute(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns:
         # The host waits for how many tokens each expert got before it can issue their kernels, so it never runs ahead of the device.
         blocks = blocks + ledger.add(launch_s, "compute", "step", {}, **_launches(setup, c))
     ends = _add_head(ledger, setup, numbers, c, share)
-    layers = numbers.num_layers
-    first, last = (stage_layers(layers, c.pp, stage) / layers * c.pp for stage in (c.pp * 0, c.pp - 1))
-    slowest = np.maximum(blocks * first, blocks * last + ends * c.pp)
-    scale = np.maximum(1.0, launch_floor(setup, c) / np.maximum(blocks + ends, 1e-30))
-    ledger.add(
-        pipeline_wait_s, "compute", "step", {}, slowest=slowest, mean=blocks + ends, stages=c.pp, micro_steps=c.grad_accum, scale=scale
-    )
+    total, floor = blocks + ends, launch_floor(setup, c)
+    if (c.pp > 1).any():
+        layers = numbers.num_layers
+        first, last = (stage_layers(layers, c.pp, stage) / layers * c.pp for stage in (c.pp * 0, c.pp - 1))
+        slowest = np.maximum(blocks * first, blocks * last + ends * c.pp)
+        scale = np.maximum(1.0, floor / np.maximum(total, 1e-30))
+        total = total + ledger.add(
+            pipeline_wait_s, "compute", "step", {}, slowest=slowest, mean=total, stages=c.pp, micro_steps=c.grad_accum, scale=scale
+        )
+    compute: Array = np.maximum(total, floor)
+    return compute
 
 
 def _add_products(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> Array:
@@ -197,7 +207,7 @@ def _add_products(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, column
     c, recipe = columns, setup.recipe
     tokens, ranks = share.tokens * c.grad_accum, c.tp * c.pp
     times = 1 + backward_passes(numbers) + recompute_passes(c)
-    dense, routed = (products_of(setup.model, recipe.seq_len, routed=r) for r in (False, True))
+    dense, routed = products_in(setup)
     rate = product_rate(setup, recipe.precision, share.tokens, dense.thin + dense.split * (c.tp - 1))
     total = ledger.add(matmul_s, "compute", "step", {}, tokens=tokens, flops_per_token=dense.flops * times, rate=rate, ranks=ranks)
     moe = setup.model.main_block.moe
@@ -227,7 +237,7 @@ def _add_conversions(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, col
             bytes_each=setup.rates.unpack_hbm_bytes, bytes_per_s=bandwidth,
         )  # fmt: skip
     if recipe.precision == "fp8" and gpu.peak("fp8") > gpu.peak("bf16"):
-        both = [products_of(setup.model, recipe.seq_len, routed=routed) for routed in (False, True)]
+        both = products_in(setup)
         total = total + ledger.add(
             fp8_cast_s, "compute", "step", {}, tokens=share.tokens * c.grad_accum, sides=_sum(both, "sides") / ranks,
             weights=_sum(both, "weights") * c.grad_accum / ranks, bytes_each=_FP8_CAST_BYTES, bytes_per_s=bandwidth,
@@ -235,7 +245,22 @@ def _add_conversions(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, col
     return total
 
 
-def _sum(products: list[Products], name: str) -> float:
+def products_in(setup: TrainingSetup) -> tuple[Products, Products]:
+    """The products of all blocks: dense layers, and routed experts."""
+
+    def make() -> tuple[Products, Products]:
+        dense, routed = (products_of(setup.model, setup.recipe.seq_len, routed=routed) for routed in (False, True))
+        return dense, routed
+
+    return setup.once("products", make)
+
+
+def flops_in(setup: TrainingSetup) -> ForwardFlops:
+    """Forward FLOPs per token at the recipe's sequence length."""
+    return setup.once("flops", lambda: forward_flops(setup.model, setup.recipe.seq_len))
+
+
+def _sum(products: Sequence[Products], name: str) -> float:
     return float(sum(getattr(p, name) for p in products))
 
 
@@ -246,7 +271,7 @@ def _add_attention(ledger: Ledger, setup: TrainingSetup, columns: Columns, share
     is two batched products of all scores, thin as one head, 3 forwards in all; its passes over the scores are among the memory-bound.
     """
     c, recipe, rates, gpu = columns, setup.recipe, setup.rates, setup.pool.node.gpu
-    flops, layer = forward_flops(setup.model, recipe.seq_len), setup.model.main_block.attention
+    flops, layer = flops_in(setup), setup.model.main_block.attention
     precision, again = "bf16" if recipe.precision == "fp8" else recipe.precision, (c.checkpointing == 2) * 1.0
     if recipe.attention == "eager" and layer:
         rows = np.full(len(c), float(recipe.seq_len))
@@ -263,7 +288,10 @@ def _add_elementwise(ledger: Ledger, setup: TrainingSetup, columns: Columns, sha
     """Everything of the blocks that is bound by memory; tensor ranks without sequence parallelism repeat norms and residuals."""
     c, rates, recipe = columns, setup.rates, setup.recipe
     whole = block_bytes(setup, c).whole
-    repeated = replicated_per_token(setup.model.main_block, compute_of(setup, width=float(c.compute_bytes[0]), autocast=False)).none
+    width = float(c.compute_bytes[0])
+    repeated = setup.once(
+        ("repeated", width), lambda: replicated_per_token(setup.model.main_block, compute_of(setup, width=width, autocast=False)).none
+    )
     repeated = np.minimum(whole, repeated * (residual_ranks(c) == 1))
     passes = 1 + np.where(c.checkpointing == 2, rates.recompute_elementwise_frac, 0.0)
     fused = rates.compile_elementwise_frac if recipe.compile else 1.0
@@ -282,7 +310,7 @@ def _add_head(ledger: Ledger, setup: TrainingSetup, numbers: Numbers, columns: C
     precision = "bf16" if recipe.precision == "fp8" else recipe.precision
     rate = product_rate(setup, precision, share.tokens, 1.0 / model.hidden_size + c.tp / model.vocab_size)
     trained = bool(recipe.adapter and saved_module_params(model, recipe.adapter))
-    flops = forward_flops(model, recipe.seq_len).head * (1 + (2.0 if trained else backward_passes(numbers)))
+    flops = flops_in(setup).head * (1 + (2.0 if trained else backward_passes(numbers)))
     total = ledger.add(head_s, "compute", "step", {}, tokens=tokens, flops_per_token=flops, rate=rate, ranks=ranks)
     logits, bandwidth = tokens * model.vocab_size / ranks, setup.pool.node.gpu.hbm_bytes_per_s * rates.memory_frac
     return total + ledger.add(loss_s, "compute", "step", {}, logits=logits, bytes_each=rates.logit_hbm_bytes, bytes_per_s=bandwidth)

@@ -10,6 +10,7 @@ import numpy as np
 from app.domain.cards import term
 from app.domain.ledger import Ledger
 from app.domain.memory.activations import block_bytes
+from app.domain.memory.states import uneven_factor
 from app.domain.setup import Array, Columns, TrainingSetup
 from app.domain.share import Share
 
@@ -94,7 +95,7 @@ def activation_copy_s(tokens: Array, bytes_per_token: Array, bytes_per_s: float)
 def add_optimizer(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the update on the GPU, for what is not offloaded."""
     c, gpu = columns, setup.pool.node.gpu
-    shard = share.trainable / c.state_ranks * (c.offload_optimizer == 0)
+    shard = share.trainable / c.state_ranks * (1 - c.away) * uneven_factor(c, share)
     touched = 2 * (c.master_bytes + c.state_bytes) + 2 * c.param_bytes + 2 * c.grad_bytes
     ledger.add(
         gpu_update_s, "optimizer", "step", {}, params=shard, bytes_each=touched, bytes_per_s=gpu.hbm_bytes_per_s * setup.rates.memory_frac
@@ -128,32 +129,44 @@ def add_offload(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: S
     Args:
         beside: the compute that copies can run beside.
     """
+    c, total, exposed = columns, np.zeros(len(columns)), np.zeros(len(columns))
+    if c.offload_optimizer.any() or c.offload_parameters.any():
+        total, (coming, leaving) = _add_states(ledger, setup, c, share)
+        exposed = sum((beside.exposed_s(coming / 2, window) for window in ("forward", "backward")), beside.exposed_s(leaving, "backward"))
+    if c.act_offload.any():
+        kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
+        moved = ledger.add(activation_copy_s, "offload", "step", {}, tokens=share.tokens * c.grad_accum, bytes_per_token=kept / c.tp,
+                           bytes_per_s=setup.pool.node.gpu.pcie_bytes_per_s)  # fmt: skip
+        exposed = exposed + sum(beside.exposed_s(moved / 2, window) for window in ("forward", "backward"))
+    # The two directions of the link do not share: what leaves in backward runs beside what comes.
+    return exposed + total
+
+
+def _add_states(ledger: Ledger, setup: TrainingSetup, columns: Columns, share: Share) -> tuple[Array, tuple[Array, Array]]:
+    """Add offloaded states: what nothing hides, and the copies that compute can, to the device and from it; seconds per step."""
     c, node = columns, setup.pool.node
     link, per_node = node.gpu.pcie_bytes_per_s, np.minimum(c.world_size, node.gpus_per_node) * 1.0
-    shard = share.trainable / c.state_ranks * (c.offload_optimizer > 0)
+    whole = share.trainable / c.state_ranks * (c.offload_optimizer > 0)
+    shard = whole * c.away
     update = ledger.add(cpu_update_s, "offload", "step", {}, params=shard, bytes_each=_CPU_ADAM_BYTES, ranks_per_node=per_node,
                         bytes_per_s=node.host_memory_bytes_per_s)  # fmt: skip
     # DeepSpeed adds micro-steps up on the host in 16 bits, out and back again (stage 3 even a single one), then sends the sum in fp32.
     summed = np.where(c.zero3 | (c.grad_accum > 1), c.compute_bytes * (2 * c.grad_accum - 1), 0.0)
-    down = np.where(c.fsdp2 > 0, c.param_bytes * c.grad_accum, 4.0 + summed)
-    leaving = ledger.add(pcie_s, "offload", "step", {}, params=shard, bytes_each=down, bytes_per_s=link)
+    down = np.where(c.fsdp2 > 0, c.param_bytes * c.grad_accum, 4.0 * c.away + summed)
+    leaving = ledger.add(pcie_s, "offload", "step", {}, params=whole, bytes_each=down, bytes_per_s=link)
     back = ledger.add(pcie_s, "offload", "step", {}, params=shard * (c.fsdp2 == 0), bytes_each=c.compute_bytes, bytes_per_s=link)
     held = (share.inside + share.outside) / c.param_ranks * (c.offload_parameters > 0)
     width = np.where(c.fsdp2 > 0, np.where(share.frozen > share.trainable, c.frozen_bytes, c.param_bytes), c.compute_bytes)
     coming = ledger.add(pcie_s, "offload", "step", {}, params=held, bytes_each=2.0 * width * c.grad_accum, bytes_per_s=link)
-    drives = _add_drives(ledger, setup, c, (shard, held), per_node)
-    kept = block_bytes(setup, c).kept_all / c.pp * (c.act_offload > 0)
-    moved = ledger.add(activation_copy_s, "offload", "step", {}, tokens=share.tokens * c.grad_accum, bytes_per_token=kept / c.tp,
-                       bytes_per_s=link)  # fmt: skip
-    # The two directions of the link do not share: what leaves in backward runs beside what comes.
-    passes = ((coming / 2, "forward"), (coming / 2, "backward"), (moved / 2, "forward"), (moved / 2, "backward"), (leaving, "backward"))
-    exposed = sum((beside.exposed_s(seconds, window) for seconds, window in passes), np.zeros(len(c)))
-    return exposed + update + back + drives
+    drives = _add_drives(ledger, setup, c, (whole, held), per_node)
+    return update + back + drives, (coming, leaving)
 
 
 def _add_drives(ledger: Ledger, setup: TrainingSetup, columns: Columns, held: tuple[Array, Array], per_node: Array) -> Array:
     """Add what goes over NVMe: states once a step, parameters in each pass of each micro-step."""
     c, node = columns, setup.pool.node
+    if not ((c.offload_optimizer == 2) | (c.offload_parameters == 2)).any():
+        return np.zeros(len(c))
     states, parameters = held
     pace = {
         "ranks_per_node": per_node,

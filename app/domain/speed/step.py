@@ -7,10 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from app.domain.ledger import Ledger
-from app.domain.model.flops import forward_flops
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
-from app.domain.speed.compute import add_compute, forward_share, launch_floor
+from app.domain.speed.compute import add_compute, flops_in, forward_share
 from app.domain.speed.offload import Beside, add_offload, add_optimizer
 from app.domain.traffic.overlap import exposed_s, overlap_fracs, windows_s
 from app.domain.traffic.volumes import Traffic, evaluate_traffic
@@ -37,10 +36,9 @@ def evaluate_speed(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     """Evaluate every time term for every candidate once."""
     size = len(columns)
     compute, optimizer, offload = Ledger(size), Ledger(size), Ledger(size)
-    add_compute(compute, setup, numbers, columns, share)
+    compute_s = add_compute(compute, setup, numbers, columns, share)
     add_optimizer(optimizer, setup, columns, share)
     traffic = evaluate_traffic(setup, numbers, columns, share)
-    compute_s = np.maximum(compute.total(), launch_floor(setup, columns))
     windows = windows_s(compute_s, forward_share(numbers, columns), columns.grad_accum)
     overlap = overlap_fracs(columns, setup.rates.overlap_frac)
     exposed = exposed_s(traffic.flows, windows, overlap)
@@ -59,7 +57,7 @@ def model_flops_utilisation(setup: TrainingSetup, tokens_per_s_per_gpu: Array) -
 
     Source: torchtitan models/utils.py.
     """
-    flops = forward_flops(setup.model, setup.recipe.seq_len)
+    flops = flops_in(setup)
     per_token = 3 * (flops.linear + flops.head + flops.attention_full)
     return (
         tokens_per_s_per_gpu * per_token / setup.pool.node.gpu.peak("bf16" if setup.recipe.precision == "fp8" else setup.recipe.precision)

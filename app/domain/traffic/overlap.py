@@ -49,13 +49,10 @@ def exposed_s(flows: Sequence[Flow], windows: Mapping[str, Array], overlap_frac:
     Returns:
         One array a flow, seconds per step: never negative, never above the flow's own time.
     """
-    rest = [flow.seconds * (1 - flow.lead_frac) for flow in flows]
-    out = []
-    for flow, mine in zip(flows, rest, strict=True):
-        if flow.hidden_by == "nothing":
-            out.append(flow.seconds)
-            continue
-        rivals = sum((r for f, r in zip(flows, rest, strict=True) if f.hidden_by == flow.hidden_by), np.zeros_like(mine))
-        behind = np.minimum(rivals, windows[flow.hidden_by]) * mine / np.maximum(rivals, 1e-30)
-        out.append(flow.seconds - behind * overlap_frac)
-    return tuple(out)
+    hideable = [(flow, flow.seconds * (1 - flow.lead_frac)) for flow in flows if flow.hidden_by != "nothing"]
+    rivals: dict[str, Array] = {}
+    for flow, rest in hideable:
+        rivals[flow.hidden_by] = rivals[flow.hidden_by] + rest if flow.hidden_by in rivals else rest
+    hidden_frac = {window: np.minimum(1.0, windows[window] / np.maximum(rest, 1e-30)) * overlap_frac for window, rest in rivals.items()}
+    exposed = iter([flow.seconds - rest * hidden_frac[flow.hidden_by] for flow, rest in hideable])
+    return tuple(flow.seconds if flow.hidden_by == "nothing" else next(exposed) for flow in flows)

@@ -11,7 +11,7 @@ from app.domain.recipe.precision import stored_dtypes
 from app.domain.recipe.recipe import Recipe
 from app.domain.search.evaluate import Evaluation
 from app.domain.search.warn.base import warning
-from app.domain.units import format_gib
+from app.domain.units import format_gib, format_number
 
 _CPU_KERNELS = ("adamw", "lion")
 _OWN_STATES = {"adamw_8bit": "int8", "paged_adamw_8bit": "int8", "adafactor": "fp32"}
@@ -26,13 +26,15 @@ def optimizer_warnings(evaluation: Evaluation, candidate: Candidate) -> Iterator
     yield from _paging(evaluation, settings)
     yield from _state_dtype(recipe, settings)
     yield from _implementation(recipe, settings)
+    yield from _superoffload(evaluation, candidate)
     if settings.optimizer == "muon" and settings.strategy == "zero3":
         yield warning(
             "muon_without_reduce_scatter",
             "DeepSpeed refuses Muon at stage 3 together with reduce_scatter, for it orthogonalises whole matrices: the file sets it false, "
-            "and gradients travel by all-reduce. That is twice the bytes of the reduce-scatter counted here.",
+            "and gradients travel by all-reduce, twice the bytes of a reduce-scatter.",
             "training.optimizer",
             "Use strategy zero2 for Muon where it fits, or adamw.",
+            "info",
         )
 
 
@@ -143,3 +145,19 @@ def _implementation(recipe: Recipe, settings: Settings) -> Iterator[PlanWarning]
             "implementation_ignored", f"optimizer_implementation {asked} changes nothing here: {why}.", "training.optimizer_implementation",
             "Leave it open.", "info",
         )  # fmt: skip
+
+
+def _superoffload(evaluation: Evaluation, candidate: Candidate) -> Iterator[PlanWarning]:
+    """Stage 3 with a coherent link could step on the host beside backward, at the price of clipping."""
+    settings = candidate.settings
+    if not (settings.strategy == "zero3" and settings.offload_optimizer == "cpu" and evaluation.setup.pool.node.gpu.coherent):
+        return
+    update = sum(term.value for term in candidate.time.terms if term.name == "Adam on the host")
+    yield warning(
+        "superoffload_possible",
+        f"Adam on the host takes {format_number(update)} s of each step of {format_number(candidate.time.step_s)} s here, after "
+        "backward. On this GPU's coherent link DeepSpeed's SuperOffload runs it beside backward, but only without gradient clipping.",
+        "constraints.offload_optimizer",
+        'If training is stable without clipping, add "super_offload": true to offload_optimizer and set gradient_clipping 0.',
+        "info",
+    )

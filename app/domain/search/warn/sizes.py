@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import numpy as np
-
 from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
-from app.domain.memory.peak import evaluate_memory
 from app.domain.plan import Candidate, PlanWarning
 from app.domain.search.evaluate import Evaluation, host_capacity_bytes
-from app.domain.search.table import USUAL_SIZES, with_usual_sizes
+from app.domain.search.sizes import USUAL_SIZES
 from app.domain.search.warn.base import warning
 from app.domain.units import format_gib
 
@@ -20,10 +17,9 @@ def size_warnings(evaluation: Evaluation, candidate: Candidate, index: int) -> I
     settings, setup = candidate.settings, evaluation.setup
     if candidate.verdict == "does_not_fit" or settings.framework != "deepspeed" or settings.strategy == "ddp":
         return
-    memory, row = evaluation.memory, len(evaluation.columns) - evaluation.usual + index
-    if index >= evaluation.usual:
-        columns = with_usual_sizes(evaluation.columns.take(np.array([index])))
-        memory, row = evaluate_memory(setup, evaluation.numbers, columns), 0
+    memory, row = evaluation.memory, evaluation.sized.usual(index)
+    if row is None:
+        return
     needed, host, room = float(memory.needed[row]), float(memory.host_bytes[row]), host_capacity_bytes(setup)
     short = []
     if needed > setup.capacity_bytes:

@@ -1,0 +1,67 @@
+"""What files and advice are worked out from: the recommended settings beside the model and the recipe they are for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from app.domain.checkpoint.tensors import Tensors, trained_tensors
+from app.domain.model.architecture import Architecture
+from app.domain.plan import Settings
+from app.domain.recipe.optimizer import OPTIMIZERS
+from app.domain.recipe.precision import StoredDtypes, dtype_bytes, stored_dtypes
+from app.domain.recipe.recipe import Recipe
+from app.domain.setup import Numbers, frozen_bytes_each, numbers_of
+
+STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Situation:
+    """One candidate whose checkpoints are planned."""
+
+    model: Architecture
+    recipe: Recipe
+    settings: Settings
+
+    @cached_property
+    def numbers(self) -> Numbers:
+        """Counts of the model under the recipe."""
+        return numbers_of(self.model, self.recipe)
+
+    @cached_property
+    def tensors(self) -> tuple[Tensors, ...]:
+        """The trained tensors."""
+        return trained_tensors(self.model, self.recipe)
+
+    @cached_property
+    def dtypes(self) -> StoredDtypes:
+        """What the framework holds each kind of tensor in."""
+        return stored_dtypes(self.settings.framework, self.recipe)
+
+    @property
+    def param_bytes(self) -> float:
+        """Bytes of one trained weight as it is stored."""
+        return dtype_bytes(self.dtypes.param)
+
+    @property
+    def frozen_bytes(self) -> float:
+        """Bytes of one frozen weight, averaged over quantised and other ones."""
+        return frozen_bytes_each(self.numbers, self.dtypes)
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of the optimizer's states for one trained weight."""
+        fixed = OPTIMIZERS[self.recipe.optimizer].fixed_bytes_per_element
+        each = fixed if fixed is not None and not self.recipe.optimizer_state_dtype else dtype_bytes(self.dtypes.state)
+        return self.numbers.states_per_param * each
+
+    @property
+    def stage(self) -> int:
+        """DeepSpeed's stage."""
+        return STAGES[self.settings.strategy]
+
+    @property
+    def adapted(self) -> bool:
+        """Whether an adapter is trained instead of the model."""
+        return self.recipe.adapter is not None
