@@ -11,8 +11,9 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,45 @@ def environment() -> dict[str, str]:
     }
 
 
+@cache
+def server() -> subprocess.Popen[str]:
+    """The process whose copies the ranks are; it ends with this one, when nobody writes to it any more."""
+    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / "ranks.py")]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment())
+
+
+def run_ranks(script: Path, folder: Path, *, ranks: int, arguments: Sequence[str] = (), env: Mapping[str, str] | None = None) -> str:
+    """Run a script on CPU ranks, as torchrun would; returns what rank 0 printed.
+
+    Raises:
+        AssertionError: a rank failed; the message ends with what each printed.
+    """
+    job = {"script": str(script), "arguments": list(arguments), "folder": str(folder), "ranks": ranks, "limit_s": LIMIT_S}
+    job |= {"environment": dict(env or {}), "paths": [str(script.parent), str(ROOT)]}
+    pipe = server()
+    assert pipe.stdin is not None
+    assert pipe.stdout is not None
+    pipe.stdin.write(json.dumps(job) + "\n")
+    pipe.stdin.flush()
+    codes = json.loads(pipe.stdout.readline())
+    logs = [(folder / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace") for rank in range(ranks)]
+    assert codes == [0] * ranks, f"exit codes {codes}\n" + "\n".join(log[-5000:] for log in logs)
+    return logs[0]
+
+
+def run_command(command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> str:
+    """Run a launcher or tool of a library in a process of its own; returns what it printed."""
+    full = {**environment(), **(env or {})}
+    result = subprocess.run(command, cwd=folder, env=full, capture_output=True, text=True, check=False, timeout=LIMIT_S)
+    assert result.returncode == 0, result.stdout[-4000:] + result.stderr[-6000:]
+    return result.stdout
+
+
+def steps_in(printed: str) -> list[Step]:
+    """The steps a script reported."""
+    return [Step(int(n), float(loss), float(norm)) for n, loss, norm in STEP.findall(printed)]
+
+
 def write_files(job: EmitJob, folder: Path) -> Path:
     """Write all files of a job; returns its training script."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -66,27 +106,13 @@ def train(job: EmitJob, folder: Path, *, ranks: int, steps: int = 3, extra: Sequ
         AssertionError: a rank failed; the message ends with what it printed.
     """
     script = write_files(job, folder)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-    command += [str(script), "--smoke-test", "--steps", str(steps), *extra]
-    result = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=LIMIT_S)
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
-    return [Step(int(n), float(loss), float(norm)) for n, loss, norm in STEP.findall(result.stdout)]
+    return steps_in(run_ranks(script, folder, ranks=ranks, arguments=["--smoke-test", "--steps", str(steps), *extra]))
 
 
-def probe(name: str, *arguments: str) -> Any:
+def probe(name: str, folder: Path, *arguments: str) -> Any:
     """Run one of the probe_*.py programs in a process of its own and read the JSON on its last line."""
-    command = [sys.executable, "-W", "ignore", str(Path(__file__).parent / f"probe_{name}.py"), *arguments]
-    result = subprocess.run(
-        command,
-        cwd=ROOT,
-        env={**environment(), "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LIMIT_S,
-    )
-    assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
-    return json.loads(result.stdout.strip().splitlines()[-1])
+    printed = run_ranks(Path(__file__).parent / f"probe_{name}.py", folder, ranks=1, arguments=arguments)
+    return json.loads(printed.strip().splitlines()[-1])
 
 
 def forget_steps_after(folder: Path, step: int) -> None:

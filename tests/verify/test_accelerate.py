@@ -31,7 +31,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     root = tmp_path_factory.mktemp("accelerate")
     for name, changes in VARIANTS.items():
         write_files(make_job(**changes), root / name)
-    answer: dict[str, dict[str, Any]] = probe("accelerate", *(str(root / n / "accelerate.yaml") for n in VARIANTS))
+    answer: dict[str, dict[str, Any]] = probe("accelerate", root, *(str(root / n / "accelerate.yaml") for n in VARIANTS))
     assert set(answer) == set(VARIANTS)
     return answer
 

@@ -48,7 +48,7 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         path.parent.mkdir()
         path.write_text(deepspeed_config(job).text, encoding="utf-8")
         paths.append(str(path))
-    answer: dict[str, dict[str, Any]] = probe("ds_config", "8", *paths)
+    answer: dict[str, dict[str, Any]] = probe("ds_config", root, "8", *paths)
     assert set(answer) == set(jobs)
     return answer
 

@@ -28,7 +28,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
         (root / name).mkdir()
         text = deepspeed_config(make_job(**changes), dialect="hf_auto").text
         (root / name / "ds_config.json").write_text(text, encoding="utf-8")
-    answer: dict[str, dict[str, Any]] = probe("hf_trainer", *(str(root / n / "ds_config.json") for n in VARIANTS))
+    answer: dict[str, dict[str, Any]] = probe("hf_trainer", root, *(str(root / n / "ds_config.json") for n in VARIANTS))
     return answer
 
 

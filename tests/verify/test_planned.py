@@ -28,7 +28,7 @@ def test_deepspeed_reads_the_planned_config(tmp_path: Path, strategy: str) -> No
     found = planned(framework="deepspeed", strategy=strategy)
     text = next(a.text for a in found.plan.files if a.filename == "ds_config.json")
     (tmp_path / "ds_config.json").write_text(text)
-    seen = probe("ds_config", "8", str(tmp_path / "ds_config.json"))[tmp_path.name]
+    seen = probe("ds_config", tmp_path, "8", str(tmp_path / "ds_config.json"))[tmp_path.name]
     s = found.plan.recommended.settings
     assert seen["stage"] == int(strategy[-1])
     assert seen["batch"] == [s.global_batch, s.micro_batch, s.grad_accum]
