@@ -23,7 +23,7 @@ from app.emit.job import EmitJob
 ROOT = Path(__file__).resolve().parents[2]
 EXTENSIONS = ROOT / ".cache" / "torch_extensions"
 STEP = re.compile(r"^step (\d+) loss (\S+) grad_norm (\S+)", re.MULTILINE)
-LIMIT_S = 600
+LIMIT_S = 240
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,6 @@ class Step:
 
 def environment() -> dict[str, str]:
     """No network, one thread a rank, DeepSpeed on the CPU, compiled extensions kept apart from any other project's."""
-    # A build that was killed leaves a lock which every later process would wait for.
-    for lock in EXTENSIONS.glob("*/lock"):
-        lock.unlink()
     binaries = str(Path(sys.executable).parent)
     return {
         **os.environ,
@@ -72,9 +69,9 @@ def run_ranks(script: Path, folder: Path, *, ranks: int, arguments: Sequence[str
     pipe.stdin.write(json.dumps(job) + "\n")
     pipe.stdin.flush()
     codes = json.loads(pipe.stdout.readline())
-    logs = [(folder / f"rank-{rank}.log").read_text(encoding="utf-8", errors="replace") for rank in range(ranks)]
+    logs = [path.read_text(encoding="utf-8", errors="replace") for path in sorted(folder.glob("rank-*"))]
     assert codes == [0] * ranks, f"exit codes {codes}\n" + "\n".join(log[-5000:] for log in logs)
-    return logs[0]
+    return (folder / "rank-0.out").read_text(encoding="utf-8")
 
 
 def run_command(command: Sequence[str], folder: Path, env: Mapping[str, str] | None = None) -> str:
@@ -107,6 +104,14 @@ def train(job: EmitJob, folder: Path, *, ranks: int, steps: int = 3, extra: Sequ
     """
     script = write_files(job, folder)
     return steps_in(run_ranks(script, folder, ranks=ranks, arguments=["--smoke-test", "--steps", str(steps), *extra]))
+
+
+def finetune(job: EmitJob, folder: Path, *, ranks: int, source: Path, steps: int = 5, extra: Sequence[str] = ()) -> list[Step]:
+    """Train from the weights and tokens in a folder, with a rate at which five steps learn something."""
+    sizes = ["--seq-len", "64", "--micro-batch", "2", "--global-batch", "8"]
+    rate = ["--lr", "1e-2", "--warmup-steps", "1", "--steps", str(steps)]
+    arguments = ["--model", str(source), "--data", str(source / "tokens.bin"), *sizes, *rate, *extra]
+    return steps_in(run_ranks(write_files(job, folder), folder, ranks=ranks, arguments=arguments))
 
 
 def probe(name: str, folder: Path, *arguments: str) -> Any:

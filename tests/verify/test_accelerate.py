@@ -12,6 +12,8 @@ import pytest
 from tests.emit.jobs import make_job
 from tests.verify.harness import probe, write_files
 
+pytestmark = pytest.mark.files("accelerate.yaml", "accelerate")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp2": {"framework": "fsdp2"},
     "grad_op": {"framework": "fsdp2", "strategy": "fsdp_grad_op", "precision": "fp32"},

@@ -10,6 +10,8 @@ from app.emit.deepspeed import deepspeed_config
 from tests.emit.jobs import make_job, tiny_llama
 from tests.verify.harness import probe
 
+pytestmark = pytest.mark.files("ds_config.json", "deepspeed")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "stage0": {"strategy": "ddp"},
     "stage1": {"strategy": "zero1"},

@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests import CONFIGS
 from tests.verify.harness import probe
+
+pytestmark = pytest.mark.files("--smoke-test models", "transformers", "torch")
 
 
 def test_smoke_models_of_real_configs_run(tmp_path: Path) -> None:

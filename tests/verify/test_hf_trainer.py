@@ -11,6 +11,8 @@ from tests.emit.jobs import make_job
 from tests.emit.lint import autos
 from tests.verify.harness import probe
 
+pytestmark = pytest.mark.files("ds_config.json (hf_auto)", "transformers", "accelerate", "deepspeed")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "zero2": {"strategy": "zero2"},
     "zero3": {"strategy": "zero3"},
