@@ -7,6 +7,7 @@ by 0.4 in five steps and a wrong update shows; the norm exceeds 1, so that clipp
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -161,3 +162,19 @@ def test_a_mixture_of_experts_agrees_with_ddp(finetuned: Finetuner) -> None:
     model = {"model": tiny_llama(moe=True)}
     sharded = finetuned(2, config=TINY_MIXTRAL, **DEEPSPEED, strategy="zero3", **model)
     assert_same(sharded, finetuned(2, config=TINY_MIXTRAL, **DDP, **model))
+
+
+@pytest.mark.skipif(not Path("/usr/include/libaio.h").exists(), reason="libaio's header is missing: apt-get install libaio-dev")
+@pytest.mark.files("ds_train.py, ds_config.json", "deepspeed", "torch", "transformers")
+@pytest.mark.parametrize("parameters", ["none", "nvme"])
+def test_nvme_offload_changes_no_result(finetuned: Finetuner, tmp_path: Path, parameters: str) -> None:
+    """Optimizer states, then parameters too, are on a drive; a wider model, for tensors under 1 MiB stay in memory."""
+    config = {"hidden_size": 256, "intermediate_size": 512, "vocab_size": 4096, "num_hidden_layers": 4}
+    model = {"model": tiny_llama(hidden_size=256, vocab_size=4096, num_layers=4)}
+    small = {"param_persistence_numel": 0, "prefetch_bucket_numel": 1000, "sub_group_numel": 600_000}
+    common = {"config": config, **DEEPSPEED, **TWO_RANKS, **model, **small, "strategy": "zero3"}
+    places = {"offload_optimizer": "nvme", "offload_parameters": parameters, "job": {"nvme_path": str(tmp_path)}}
+    assert_same(finetuned(2, **common, **places), finetuned(2, **common))
+    written = [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.swp") if path.stat().st_size]
+    assert any("exp_avg_sq" in path for path in written), written
+    assert any("params" in path for path in written) == (parameters == "nvme"), written
