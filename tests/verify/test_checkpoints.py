@@ -142,3 +142,15 @@ def test_a_16_bit_export_is_gathered(saved: Callable[..., Saved]) -> None:
     found = difference(run.exported, saved(**DDP).exported, run.folder)
     assert found["dtype"] == "torch.bfloat16"
     assert 0 < found["difference"] < 5e-2
+
+
+@pytest.mark.files("fsdp2_train.py, ds_train.py, ds_config.json", "deepspeed", "torch", "transformers", "peft")
+@pytest.mark.parametrize("way", [FSDP2, {**DEEPSPEED, "strategy": "zero3"}], ids=["fsdp2", "zero3"])
+def test_exported_adapters_are_those_of_ddp(saved: Callable[..., Saved], way: dict[str, Any]) -> None:
+    """Of a LoRA run only the adapters are written, in PEFT's format."""
+    lora = {"job": {"adapter": {"kind": "lora", "rank": 4, "targets": "all-linear"}}}
+    run, reference = saved(**way, **lora), saved(**DDP, **lora)
+    found = difference(run.exported, reference.exported, run.folder)
+    assert found["difference"] <= WEIGHT_DIFFERENCE
+    assert found["tensors"] == 2 * 7 * 2  # two matrices beside each of seven in two layers
+    assert {path.name for path in run.exported.glob("adapter_*")} == {"adapter_config.json", "adapter_model.safetensors"}
