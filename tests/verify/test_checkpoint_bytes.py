@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,7 @@ from app.emit.tiny import tiny_overrides
 from app.ingest.hf_config import architecture_from_config
 from tests.emit.jobs import TINY_LLAMA, make_job
 from tests.verify.agreement import assert_same
-from tests.verify.harness import environment, probe, train
+from tests.verify.harness import probe, run_command, train
 
 RANKS = 2
 WORLD: dict[str, Any] = {"nodes": 1, "gpus_per_node": RANKS, "world_size": RANKS, "dp_shard": RANKS, "shard_group_size": RANKS}
@@ -65,9 +64,9 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return out
 
 
-def test_tensors_are_those_of_the_plan(folders: dict[str, Path]) -> None:
+def test_tensors_are_those_of_the_plan(folders: dict[str, Path], tmp_path: Path) -> None:
     """Weights, moments and counters to the byte; ZeRO pads each flat group to the ranks."""
-    found = probe("checkpoints", *(str(next((folder / "saved").glob("step-*"))) for folder in folders.values()))
+    found = probe("checkpoints", tmp_path, *(str(next((folder / "saved").glob("step-*"))) for folder in folders.values()))
     for (name, changes), seen in zip(SAVED.items(), found, strict=True):
         expected = parts(planned(make_job(**WORLD, **changes)))
         padding = 0 if changes["framework"] != "deepspeed" else 12 * 4 * RANKS * 16
@@ -92,8 +91,7 @@ def test_the_weights_come_out(folders: dict[str, Path], name: str) -> None:
     folder = folders[name]
     script = next(folder.glob("*_train.py"))
     command = [sys.executable, str(script), "--smoke-test", "--save-dir", "saved", "--export", "out"]
-    result = subprocess.run(command, cwd=folder, env=environment(), capture_output=True, text=True, check=False, timeout=300)
-    assert result.returncode == 0, result.stderr[-4000:]
+    run_command(command, folder)
     written = next((folder / "out").glob("*.safetensors")).stat().st_size
     export = planned(make_job(**WORLD, **SAVED[name])).exports[0]
     assert 0 <= written - export.output_bytes < 16_384
