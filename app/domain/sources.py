@@ -50,7 +50,7 @@ SOURCES: dict[str, Source] = {
         Source("ds-zero-to-fp32", "DeepSpeed 0.19.8, utils/zero_to_fp32.py", _DS + "utils/zero_to_fp32.py"),
         Source("torch-dcp", "PyTorch 2.13, torch/distributed/checkpoint, and files it wrote", _TORCH + "distributed/checkpoint"),
         Source("torch-fsdp2", "PyTorch 2.13, torch/distributed/fsdp/_fully_shard", _TORCH + "distributed/fsdp/_fully_shard"),
-        Source("torch-fsdp2-measured", "Live storages counted under PyTorch 2.13 fully_shard with a fake process group (tests/verify)"),
+        Source("torch-fsdp2-measured", "Live storages of PyTorch 2.13 fully_shard on a fake process group (tests/verify/test_live.py)"),
         Source("torch-pinned", "PyTorch 2.13, ATen/core/CachingHostAllocator.h", "https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/core/CachingHostAllocator.h"),
         Source("torch-ddp", "PyTorch 2.13, torch/nn/parallel/distributed.py", _TORCH + "nn/parallel/distributed.py"),
         Source("torch-optim", "PyTorch 2.13, torch/optim", _TORCH + "optim"),

@@ -180,6 +180,7 @@ def _notes(job: EmitJob) -> list[str]:
     """What of the plan the arguments cannot say."""
     s = job.settings
     sharded = s.framework == "fsdp2"
+    upcast = s.framework != "deepspeed" and s.param_dtype == "fp32"
     said = {
         f'load the model with attn_implementation="{ATTENTION[s.attention]}"': True,
         "load the model in " + s.param_dtype + ", in which its weights stay": s.framework != "deepspeed"
@@ -195,6 +196,6 @@ def _notes(job: EmitJob) -> list[str]:
         "optimizer_in_backward has no argument: gradients live until the step": s.optimizer_in_backward,
         'load the model with tp_plan="auto" before it is handed over': sharded and s.tensor_parallel > 1,
         "the Trainer divides no states: hand over Trainer(optimizers=(ZeroRedundancyOptimizer(…), scheduler))": s.divides_states,
-        "the adapter goes to peft.get_peft_model before the model is handed over": job.adapter is not None,
+        f"for the plan's dtype, get_peft_model(model, lora, autocast_adapter_dtype={upcast})": job.adapter is not None,
     }  # fmt: skip
     return [text for text, applies in said.items() if applies]

@@ -20,7 +20,7 @@ from app.web.forms import changed, field_at, to_fields
 Document = Mapping[str, Any]
 VERDICTS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}
 _IDEAL_OF = {"fsdp_full": "zero3", "fsdp_grad_op": "zero2", "hsdp": "zero3"}
-LINES_SHOWN, LINES_PREVIEW = 120, 40
+LINES_SHOWN, LINES_PREVIEW = 120, 24
 _PURPOSES = {
     "ds_config.json": "DeepSpeed's configuration",
     "accelerate.yaml": "for accelerate launch",

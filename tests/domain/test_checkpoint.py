@@ -194,3 +194,29 @@ def test_divided_states_are_one_file_of_rank_0() -> None:
     assert files["__{rank}_0.distcp"] == 427_264 + 2 * GENERATOR
     assert sum(files.values()) == plan.per_save_bytes
     assert any("rank 0" in note for note in plan.notes)
+
+
+def test_parts_of_layers_need_another_way_out() -> None:
+    """zero_to_fp32.py counts files and stops where tensor ranks have their own; pipelines and experts go through the converter."""
+    world = {"world_size": 8, "nodes": 2, "gpus_per_node": 4}
+    split = saved(framework="deepspeed", strategy="zero2", tensor_parallel=2, dp_shard=4, shard_group_size=4, **world)
+    assert [e.commands[0].partition("(")[0] for e in split.exports] == ["weights = engine._consolidated_16bit_state_dict"]
+    assert [f.count for f in split.files] == [2, 8, 3]
+    piped = saved(framework="deepspeed", strategy="zero1", pipeline_parallel=2, dp_shard=4, shard_group_size=4, **world)
+    assert "ds_to_universal" in piped.exports[0].commands[0]
+    assert int(piped.exports[0].host.value) == 4 * 1_281_792 // 8
+    whole = saved(framework="deepspeed", strategy="zero3", tensor_parallel=2, dp_shard=4, shard_group_size=4, **world)
+    assert "save_16bit_model" in whole.exports[0].commands[0]
+
+
+def test_a_plan_without_a_script_names_none() -> None:
+    """What is said then holds for a trainer of one's own."""
+    scripted, own = saved(framework="fsdp2"), saved(framework="fsdp2", sequence_parallel=2)
+    assert "fsdp2_train.py" in scripted.written_by
+    for text in (own.written_by, own.resume.same, own.resume.other, *own.notes, *(c for e in own.exports for c in e.commands)):
+        assert "train.py" not in text
+        assert "--resume" not in text
+    assert "state.json" not in {f.name for f in own.files}
+    zero = saved(framework="deepspeed", strategy="zero3", sequence_parallel=2)
+    assert "ds_train.py" not in zero.written_by
+    assert "engine.load_checkpoint" in zero.resume.same

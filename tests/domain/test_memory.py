@@ -55,6 +55,39 @@ def test_zero1_steps_with_its_part_of_the_gradients() -> None:
     assert by_moment["loss backward"] == by_moment["end of backward"] == pytest.approx(8 * by_moment["optimizer step"])
 
 
+def test_bf16_optimizer_steps_beside_the_modules_own_gradients() -> None:
+    """Stage 1 with fp32 accumulation: the 16-bit gradients are dropped after the step, the copy that was sent before it."""
+    zero1 = {"framework": "deepspeed", "strategy": "zero1", **NO_OFFLOAD}
+    gpu = plan_of(LLAMA, STEP | {"grad_accum": 4, "grad_dtype": "fp32"}, constraints=zero1, pool={"gpu_memory_gib": 141}).recommended.gpu
+    name = "low-precision gradients beside fp32 accumulation"
+    held = {m.name: sum(t.value for t in m.terms if t.name == name) for m in gpu.moments}
+    assert held["end of backward"] == 2 * held["optimizer step"] == pytest.approx(4 * 8_030_261_248)
+
+
+def test_a_bucket_has_its_size_however_little_is_trained() -> None:
+    """DeepSpeed allocates it whole; the plan therefore asks for no larger one than an adapter fills, 10M elements at least."""
+    constraints = FSDP | {"framework": "deepspeed", "strategy": "zero3", "shard_group_size": 8}
+    small = plan_of(LLAMA, STEP | {"adapter": {"kind": "lora", "rank": 1}}, constraints=constraints).recommended
+    large = plan_of(LLAMA, STEP | {"adapter": {"kind": "lora", "rank": 16}}, constraints=constraints).recommended
+    assert small.settings.reduce_bucket_numel == 10_000_000
+    assert 10_000_000 <= large.settings.reduce_bucket_numel <= 41_943_040
+    held = {t.value for t in small.gpu.moments[0].terms if t.name == "reduce bucket"}
+    assert held == {2.0 * 10_000_000}
+
+
+def test_zero2_makes_room_for_its_part_when_backward_begins() -> None:
+    """The last rank's part begins with the head; on 64 ranks another one holds whole the embedding that four of them share."""
+    zero2 = {"framework": "deepspeed", "strategy": "zero2", **NO_OFFLOAD}
+    gpu = plan_of(LLAMA, STEP | {"grad_accum": 1}, gpus=8, nodes=8, constraints=zero2).recommended.gpu
+    held = {m.name: {t.name: t.value for t in m.terms} for m in gpu.moments}
+    part = 8_030_261_248 / 64
+    for moment in ("backward of the last block", "end of backward", "optimizer step"):
+        assert held[moment]["gradients"] == pytest.approx(2 * part, rel=1e-6)
+        cut = held[moment]["gradients of tensors cut by a partition"]
+        assert 2 * (128256 * 4096 - part) < cut < 2 * (128256 * 4096 + 2 * 14336 * 4096)
+    assert "gradients of tensors cut by a partition" not in held["end of forward"]
+
+
 def test_expandable_segments_reserve_less() -> None:
     """With expandable segments the reserved total lies between the live tensors and the default allocator's."""
     for constraints in (FSDP, {"framework": "ddp", **NO_OFFLOAD}):

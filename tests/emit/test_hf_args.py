@@ -150,6 +150,8 @@ def test_sequence_parallelism_is_really_switched_on() -> None:
         ({"precision": "fp8"}, "torchao"),
         ({"framework": "fsdp2", "param_dtype": "bf16"}, "load the model in bf16"),
         ({"framework": "fsdp2", "tensor_parallel": 2, "dp_shard": 4}, "tp_plan"),
+        ({"job": {"adapter": {"kind": "lora", "rank": 8}}}, "autocast_adapter_dtype=False"),
+        ({"framework": "fsdp2", "job": {"adapter": {"kind": "lora", "rank": 8}}}, "autocast_adapter_dtype=True"),
     ],
 )
 def test_what_cannot_be_said_is_said(changes: dict[str, Any], note: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from app.domain.checkpoint import terms
 from app.domain.checkpoint.result import Export, Resume, SavedFiles
 from app.domain.checkpoint.situation import Situation
@@ -41,43 +43,48 @@ def dcp_files(case: Situation) -> tuple[SavedFiles, ...]:
     frac = 1 / s.world_size if spread else largest_shard_frac(case.tensors, s.shard_group_size)
     holds = "adapters" if case.adapted else "weights"
     holds += "" if states else ", their optimizer states" if case.adapted else ", optimizer states"
-    gathered = SavedFiles(
-        name="optimizer-0.pt", count=1, bytes=states, largest_bytes=states, holds="every rank's optimizer states, sent to rank 0"
-    )
-    return (
-        *((gathered,) if states else ()),
-        SavedFiles(
-            name="__{rank}_0.distcp", count=s.world_size, bytes=total, largest_bytes=min(total, -int(-total * frac // 1)),
-            holds=f"{holds} and random generators, each rank its part",
-        ),
-        SavedFiles(name=".metadata", count=1, bytes=0, largest_bytes=0, holds="where every tensor lies, about 0.4 KB for each"),
-        SavedFiles(name="state.json", count=1, bytes=0, largest_bytes=0, holds="step, ranks, global batch; written last"),
-    )  # fmt: skip
+    rows = [("__{rank}_0.distcp", s.world_size, total, f"{holds} and random generators, each rank its part")]
+    rows.append((".metadata", 1, 0, "where every tensor lies, about 0.4 KB for each"))
+    if case.scripted:
+        rows.append(("state.json", 1, 0, "step, ranks, global batch; written last"))
+    files = [
+        SavedFiles(name=name, count=count, bytes=size, largest_bytes=min(size, math.ceil(size * frac)), holds=words)
+        for name, count, size, words in rows
+    ]
+    if states:
+        words = "every rank's optimizer states, sent to rank 0"
+        files.insert(0, SavedFiles(name="optimizer-0.pt", count=1, bytes=states, largest_bytes=states, holds=words))
+    return tuple(files)
 
 
 def dcp_exports(case: Situation) -> tuple[Export, ...]:
-    """From the folder to a model (or adapter) folder, or to one file of everything."""
-    n, total = case.numbers, total_bytes(dcp_terms(case))
-    loaded = 2 if case.adapted else case.param_bytes
-    return (
-        Export(
-            title="An adapter folder" if case.adapted else f"A model folder in {case.dtypes.compute}",
-            commands=(f"python {SCRIPTS[case.settings.framework]} --save-dir checkpoints --export trained",),
-            host=line(terms.model_host_bytes, "overhead", "export", params=n.total, largest_tensor=n.largest_tensor, bytes_each=loaded),
-            output_bytes=round(n.trainable * case.param_bytes) if case.adapted else round(n.total * dtype_bytes(case.dtypes.compute)),
-        ),
-        Export(
-            title="One torch file of everything, optimizer states too",
-            commands=("python -m torch.distributed.checkpoint.format_utils dcp_to_torch checkpoints/STEP checkpoint.pt",),
-            host=line(terms.whole_host_bytes, "overhead", "export", checkpoint_bytes=total),
-            output_bytes=total,
-        ),
+    """From the folder to a model (or adapter) folder, where a script does that, and to one file of everything."""
+    total = total_bytes(dcp_terms(case))
+    whole = Export(
+        title="One torch file of everything, optimizer states too",
+        commands=("python -m torch.distributed.checkpoint.format_utils dcp_to_torch checkpoints/STEP checkpoint.pt",),
+        host=line(terms.whole_host_bytes, "overhead", "export", checkpoint_bytes=total),
+        output_bytes=total,
+    )
+    return (_folder(case), whole) if case.scripted else (whole,)
+
+
+def _folder(case: Situation) -> Export:
+    n, loaded = case.numbers, 2 if case.adapted else case.param_bytes
+    return Export(
+        title="An adapter folder" if case.adapted else f"A model folder in {case.dtypes.compute}",
+        commands=(f"python {SCRIPTS[case.settings.framework]} --save-dir checkpoints --export trained",),
+        host=line(terms.model_host_bytes, "overhead", "export", params=n.total, largest_tensor=n.largest_tensor, bytes_each=loaded),
+        output_bytes=round(n.trainable * case.param_bytes if case.adapted else n.total * dtype_bytes(case.dtypes.compute)),
     )
 
 
 def dcp_resume(case: Situation) -> Resume:
     """A checkpoint loads on any number of ranks; what depends on them is the batch and the random streams."""
     s = case.settings
+    if not case.scripted:
+        again = "torch.distributed.checkpoint.load into the sharded state dicts"
+        return Resume(same=f"{again}.", other=f"{again} as well: tensors are cut anew while they load.")
     needs = f"--global-batch {s.global_batch} must stay, and be a multiple of micro_batch × data ranks"
     return Resume(
         same="--resume finds the newest complete save and goes on, dropout included.",
@@ -87,7 +94,7 @@ def dcp_resume(case: Situation) -> Resume:
 
 def dcp_notes(case: Situation) -> tuple[str, ...]:
     """What is easy to get wrong."""
-    found = ["Every rank must reach the save; a folder without state.json was cut off while it was written."]
+    found = ["Every rank must reach the save; a folder without state.json was cut off while it was written."] if case.scripted else []
     if case.settings.divides_states:
         found.append("Optimizer states are gathered into rank 0's host memory, and read whole by every rank that resumes.")
     if case.adapted:

@@ -14,6 +14,9 @@ UNIVERSAL = "python -m deepspeed.checkpoint.ds_to_universal"
 OUTPUT_FILE_BYTES = 5 * GB
 """--max_shard_size of zero_to_fp32.py where it is not given."""
 
+EXTRACT_WORKERS = 4
+"""--num_extract_workers of ds_to_universal where it is not given."""
+
 
 def deepspeed_terms(case: Situation) -> tuple[TermResult, ...]:
     """What one save writes, over all ranks."""
@@ -41,28 +44,49 @@ def deepspeed_files(case: Situation) -> tuple[SavedFiles, ...]:
 
 
 def deepspeed_exports(case: Situation) -> tuple[Export, ...]:
-    """zero_to_fp32.py, and at stage 3 the 16-bit gather."""
+    """zero_to_fp32.py and the 16-bit gather where each rank has all of a layer; where it has a part, what joins the parts."""
+    s = case.settings
+    if s.pipeline_parallel > 1 or s.expert_parallel > 1:
+        return (_universal(case),)
+    if s.tensor_parallel > 1:
+        return (_gathered(case),)
     if case.stage == 0:
         return (_plain(case),)
-    found = [_to_fp32(case)]
-    if case.stage == 3 and not case.adapted:
-        n, each = case.numbers, dtype_bytes(case.dtypes.compute)
-        found.append(
-            Export(
-                title=f"One file in {case.dtypes.compute}, while training runs",
-                commands=('engine.save_16bit_model("trained")  # on every rank; ds_config.json allows it',),
-                host=line(terms.gathered_host_bytes, "overhead", "export", params=n.total, bytes_each=each),
-                output_bytes=round(n.total * each),
-            )
-        )
-    return tuple(found)
+    gathers = case.stage == 3 and not case.adapted
+    return (_to_fp32(case), *([_gathered(case)] if gathers else []))
+
+
+def _gathered(case: Situation) -> Export:
+    n, each = case.numbers, dtype_bytes(case.dtypes.compute)
+    command = 'engine.save_16bit_model("trained")  # on every rank; ds_config.json allows it'
+    if case.stage < 3:
+        command = "weights = engine._consolidated_16bit_state_dict()  # on every rank; rank 0 gets them, joined over tensor ranks"
+    return Export(
+        title=f"One state dict in {case.dtypes.compute}, while training runs",
+        commands=(command,),
+        host=line(terms.gathered_host_bytes, "overhead", "export", params=n.total, bytes_each=each),
+        output_bytes=round(n.total * each),
+    )
+
+
+def _universal(case: Situation) -> Export:
+    """A folder a tensor, which is also what other numbers of ranks load."""
+    largest = max(f.largest_bytes for f in deepspeed_files(case) if "optim" in f.name or case.stage == 0)
+    inject = " --inject_missing_state" if case.stage < 3 else ""
+    return Export(
+        title="fp32 weights and states, a folder a tensor",
+        commands=(f"{UNIVERSAL} --input_folder checkpoints/STEP --output_folder checkpoints/STEP_universal{inject}",),
+        host=line(terms.converter_host_bytes, "overhead", "export", workers=EXTRACT_WORKERS, file_bytes=largest),
+        output_bytes=total_bytes((_partition_term(case),)),
+    )
 
 
 def deepspeed_resume(case: Situation) -> Resume:
     """ZeRO's files are of one number of ranks; a universal checkpoint is of any."""
-    same = "--resume loads the save that checkpoints/latest names."
+    again = "--resume" if case.scripted else "engine.load_checkpoint"
+    same = f"{again} loads the save that checkpoints/latest names."
     if case.stage == 0:
-        return Resume(same=same, other="--resume as well: nothing is divided.")
+        return Resume(same=same, other=f"{again} as well: nothing is divided over data-parallel ranks.")
     states = total_bytes((_partition_term(case),))
     inject = " --inject_missing_state" if case.stage < 3 else ""
     return Resume(
@@ -85,8 +109,12 @@ def deepspeed_notes(case: Situation) -> tuple[str, ...]:
         )
     if case.stage == 3:
         found.append("At stage 3 the model files hold no trained weights: they are restored from the masters beside them.")
-    if case.stage in (1, 2) and case.settings.expert_parallel > 1:
-        found.append("Experts are written to files of their own, one an expert.")
+    if case.settings.tensor_parallel > 1:
+        found.append("zero_to_fp32.py cannot join tensor ranks: it expects as many files as data-parallel ranks, and stops.")
+    if case.settings.pipeline_parallel > 1:
+        found.append("The pipeline engine writes the weights to a file a layer instead; the bytes are the same.")
+    if case.settings.expert_parallel > 1:
+        found.append("Experts are written to files of their own, one an expert; the bytes are the same.")
     return tuple(found)
 
 

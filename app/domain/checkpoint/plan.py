@@ -27,7 +27,7 @@ def _dcp(case: Situation) -> CheckpointPlan:
     terms, files = dcp.dcp_terms(case), dcp.dcp_files(case)
     return CheckpointPlan(
         layout="dcp",
-        written_by=f"torch.distributed.checkpoint.save in {dcp.SCRIPTS[case.settings.framework]}",
+        written_by=f"torch.distributed.checkpoint.save in {case.script(dcp.SCRIPTS[case.settings.framework])}",
         files=files,
         terms=terms,
         per_save_bytes=total_bytes(terms),
@@ -43,7 +43,7 @@ def _deepspeed(case: Situation) -> CheckpointPlan:
     terms, files = deepspeed.deepspeed_terms(case), deepspeed.deepspeed_files(case)
     return CheckpointPlan(
         layout="deepspeed",
-        written_by="engine.save_checkpoint in ds_train.py",
+        written_by=f"engine.save_checkpoint in {case.script('ds_train.py')}",
         files=files,
         terms=terms,
         per_save_bytes=total_bytes(terms),

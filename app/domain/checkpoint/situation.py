@@ -65,3 +65,15 @@ class Situation:
     def adapted(self) -> bool:
         """Whether an adapter is trained instead of the model."""
         return self.recipe.adapter is not None
+
+    @property
+    def scripted(self) -> bool:
+        """Whether a training script is written for the plan; else a trainer of the user's own saves."""
+        s, adapter = self.settings, self.recipe.adapter
+        if self.model.kind == "diffusion" or not self.model.vocab_size or s.pipeline_parallel * s.sequence_parallel * s.expert_parallel > 1:
+            return False
+        return not (s.framework == "fsdp2" and adapter and adapter.kind == "qlora") and not (s.framework == "ddp" and s.tensor_parallel > 1)
+
+    def script(self, name: str) -> str:
+        """Who saves: the script of this name, or what takes its place."""
+        return name if self.scripted else "a trainer of your own"

@@ -150,6 +150,13 @@ def gathered_host_bytes(params: float, bytes_each: float) -> float:
     return params * bytes_each
 
 
+@term(title="host memory: files being cut anew", equation="workers × file_bytes", source="ds-checkpoint", exactness="derived",
+      changes_it="--num_extract_workers")  # fmt: skip
+def converter_host_bytes(workers: float, file_bytes: float) -> float:
+    """``ds_to_universal`` reads whole optimizer files, one a worker. Bytes of the machine it runs on."""
+    return workers * file_bytes
+
+
 @term(title="weights at inference", equation="params × bytes_each", source="product", exactness="exact")
 def inference_weight_bytes(params: float, bytes_each: float) -> float:
     """The whole model in 16 bits, adapters merged. Bytes over all GPUs that serve one copy."""

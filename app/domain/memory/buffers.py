@@ -244,13 +244,15 @@ def parameter_copy_bytes(params: Array, bytes_each: Array) -> Array:
 
 def _add_buckets(ledger: Tally, columns: Columns, share: Share) -> None:
     c = columns
-    size = np.minimum(c.bucket, share.trainable)
+    filled = np.minimum(c.bucket, share.trainable)
     stage3, early = c.zero3, c.zero12
-    # Stage 3 keeps its bucket for the whole run and copies it to send; 1 and 2 make theirs in backward.
-    ledger.add(bucket_bytes, "buffers", "always", ALWAYS, elements=size * stage3, bytes_each=c.reduce_bytes, copies=1.0)
-    ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=size * stage3, bytes_each=c.reduce_bytes, copies=1.0)
-    ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=size * early, bytes_each=c.compute_bytes,
-               copies=2.0 + (c.overlap_comm > 0))  # fmt: skip
+    # Stage 3 keeps its bucket for the whole run and copies what is in it to send; 1 and 2 make theirs in backward. A bucket has its
+    # size however little is trained.
+    ledger.add(bucket_bytes, "buffers", "always", ALWAYS, elements=c.bucket * stage3, bytes_each=c.reduce_bytes, copies=1.0)
+    ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=filled * stage3, bytes_each=c.reduce_bytes, copies=1.0)
+    ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=c.bucket * early, bytes_each=c.compute_bytes,
+               copies=1.0 + (c.overlap_comm > 0))  # fmt: skip
+    ledger.add(bucket_bytes, "buffers", "backward", BACKWARD_ON, elements=filled * early, bytes_each=c.compute_bytes, copies=1.0)
 
 
 def _add_casts(ledger: Tally, columns: Columns, share: Share) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from app.domain.cards import term
 from app.domain.ledger import Tally
 from app.domain.memory.moments import ALWAYS, BACKWARD_ON, REDUCTION, STEP
+from app.domain.model.architecture import Role
 from app.domain.recipe.optimizer import OPTIMIZERS
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share
@@ -103,6 +106,16 @@ def ema_bytes(params: Array, bytes_each: Array, ranks: Array) -> Array:
     return params * bytes_each / ranks
 
 
+@term(title="gradients of tensors cut by a partition", equation="params × bytes_each", source="ds-stage12", exactness="exact",
+      changes_it="fp32 accumulation; ZeRO-3")  # fmt: skip
+def cut_gradient_bytes(params: Array, bytes_each: Array) -> Array:
+    """ZeRO-1 and 2 keep whole gradients of the tensors at both ends of their part, of which the next rank owns the rest.
+
+    Equation: (elements of all tensors a part touches − elements of the part) · bytes, on the rank that has most of them. Bytes per GPU.
+    """
+    return params * bytes_each
+
+
 def add_states(ledger: Tally, setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> None:
     """Add every state line; offloaded ones are zero on the GPU."""
     c, on_gpu = columns, columns.offload_parameters == 0
@@ -171,13 +184,50 @@ def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, column
     # The part of an offloaded optimizer that stays is given fp32 gradients of its own, when the engine is built.
     ledger.add(gradient_bytes, "gradients", "always", ALWAYS, params=share.trainable * leaves * (1 - c.away), bytes_each=c.master_bytes,
                ranks=c.state_ranks)  # fmt: skip
+    # A flat buffer of exactly its part is what fp32 accumulation has instead.
+    flat_part = c.zero12 & (c.grad_bytes <= c.compute_bytes) & (c.offload_optimizer == 0) & (c.state_ranks > 1)
+    if not numbers.adapter and flat_part.any():
+        ledger.add(cut_gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share) | {STEP: 1.0},
+                   params=cut_numel(setup, columns) * flat_part / c.tp, bytes_each=c.grad_bytes)  # fmt: skip
     twice = stage1 & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer != 1)
-    backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0}
+    # The copy that is sent goes when the reduction is over, the module's own gradients when the step is.
+    backward = dict.fromkeys(BACKWARD_ON, 1.0) | {REDUCTION: 2.0, STEP: 1.0}
     ledger.add(second_gradient_bytes, "gradients", "backward", backward, params=kept * twice, bytes_each=c.compute_bytes)
     adds = (c.grad_accum > 1) & c.zero12 & (c.reduces_each > 0) & (c.grad_bytes < 4)
     ledger.add(
         accumulation_copy_bytes, "gradients", "backward", BACKWARD_ON, params=kept * adds, bytes_each=c.grad_bytes, ranks=c.grad_ranks
     )
+
+
+def cut_numel(setup: TrainingSetup, columns: Columns) -> Array:
+    """Elements of the tensors a rank's part touches, beyond the part, on the rank that has most of them.
+
+    Example: parts of 100 elements of two tensors of 150 and 50: the first rank keeps 150, the second 200.
+        >>> _most_cut(np.array([150, 50]), 2)
+        100.0
+    """
+    ranks = np.broadcast_to(columns.state_ranks, columns.row.shape)
+    out: Array = np.zeros(columns.row.shape)
+    for number in set(ranks.ravel().tolist()):
+        out += setup.once(("cut", number), partial(_cut, setup, int(number))) * (ranks == number)
+    return out
+
+
+def _cut(setup: TrainingSetup, ranks: int) -> float:
+    """The same for one number of ranks: the embedding first, then the blocks, then norm and head."""
+    model = setup.model
+    first = [w for w in model.weights if w.role is Role.EMBEDDING]
+    inside = [weight for stack in model.stacks for _ in range(stack.owned) for weight in stack.block.weights]
+    weights = [*first, *inside, *(w for w in model.weights if w.role is not Role.EMBEDDING)]
+    return _most_cut(np.repeat([w.numel // w.copies for w in weights], [w.copies for w in weights]), ranks)
+
+
+def _most_cut(sizes: Array, ranks: int) -> float:
+    ends = np.cumsum(sizes)
+    borders = ends[-1] * np.arange(ranks + 1) / ranks
+    first, last = np.searchsorted(ends, borders[:-1], side="right"), np.searchsorted(ends, borders[1:])
+    touched = ends[np.minimum(last, len(ends) - 1)] - (ends - sizes)[np.minimum(first, len(ends) - 1)]
+    return float(np.max(touched) - ends[-1] / ranks)
 
 
 def _frees_early(columns: Columns) -> Array:
@@ -195,6 +245,8 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
     A step inside backward frees each block's gradients at once.
     """
     c = columns
+    # Stages 1 and 2 make a buffer for their whole part when the first of it is reduced: the last rank with the head.
+    at_once = c.zero12 & (c.state_ranks > 1) & ((c.reduces_each > 0) | _frees_early(c))
     flat = c.zero3 | c.zero12 & (c.reduces_each == 0) & (c.grad_bytes > c.compute_bytes)
     buckets = (c.ddp > 0) & (c.dp > 1)
     early = np.where((c.grad_accum > 1) | flat | buckets, 1.0, 0.0)
@@ -207,7 +259,8 @@ def _gradient_life(setup: TrainingSetup, numbers: Numbers, columns: Columns, sha
 
     def after(blocks: Array | float) -> Array:
         """Share of the gradients there when this many blocks are done."""
-        share_there: Array = np.maximum(early, np.minimum(1.0, head + per_block * np.maximum(0, blocks))) * once
+        grown = np.minimum(1.0, head + per_block * np.maximum(0, blocks))
+        share_there: Array = np.maximum(np.where(at_once, 1.0, early), grown) * once
         return share_there
 
     # Stage 1 keeps whole gradients while it accumulates; the reduction in the last backward leaves its own part of them.

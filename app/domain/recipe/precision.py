@@ -45,7 +45,7 @@ class StoredDtypes:
 def stored_dtypes(framework: str, recipe: Recipe) -> StoredDtypes:
     """What ``framework`` holds for ``recipe``.
 
-    Source: DeepSpeed runtime/engine.py and stage files; torch fully_shard; measured element by element (tests/verify).
+    Source: DeepSpeed runtime/engine.py and stage files; torch fully_shard; measured element by element (tests/verify/test_counts.py).
     """
     compute = "bf16" if recipe.precision == "fp8" else recipe.precision
     if framework == "deepspeed":

@@ -14,7 +14,7 @@ from app.domain.recipe.precision import FRAMEWORKS, stored_dtypes
 from app.domain.search.space import FIELDS, Space
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup, dtype_columns
 
-# Elements. A bucket holds one block's gradients, within bounds that keep messages long and the buffer small.
+# Elements. A bucket holds one block's gradients, or all of an adapter's, within bounds that keep messages long and the buffer small.
 _BUCKET_BOUNDS, _LEAN_BUCKET = (10_000_000, 200_000_000), 20_000_000
 _PREFETCH, _LEAN_PREFETCH = 50_000_000, 10_000_000
 _REUSE, _SUB_GROUP = 1_000_000_000, 100_000_000
@@ -160,7 +160,7 @@ def _strategy_columns(row: Array, group: Array, ranks: Array) -> dict[str, Array
 def _size_columns(setup: TrainingSetup, numbers: Numbers, lean: Array, flat_stages: Array) -> dict[str, Array]:
     """DeepSpeed's sizes in elements: roomy ones follow the model, lean ones keep buffers small and gather nothing ahead."""
     roomy = lean == 0
-    bucket = int(np.clip(numbers.block, *_BUCKET_BOUNDS))
+    bucket = int(np.clip(min(numbers.block, numbers.trainable), *_BUCKET_BOUNDS))
     hidden = setup.model.hidden_size
     return {
         "lean": lean,

@@ -39,7 +39,7 @@ def gather_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: A
     title="gradient reduce-scatter",
     equation="elements × bytes_each × (ranks - 1) / ranks × times",
     source="torch-fsdp2",
-    exactness="derived",
+    exactness="exact",
     changes_it="a lower-precision reduce dtype; fewer micro-steps",
 )
 def reduce_scatter_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: Array) -> Array:
@@ -51,7 +51,7 @@ def reduce_scatter_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, 
     title="gradient all-reduce",
     equation="2 × elements × bytes_each × (ranks - 1) / ranks × times",
     source="ds-stage12",
-    exactness="derived",
+    exactness="exact",
     changes_it="ZeRO-1 reduces once a step, ZeRO-2 every micro-step",
 )
 def all_reduce_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: Array) -> Array:
@@ -63,7 +63,7 @@ def all_reduce_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, time
     title="parameter all-gather after the step",
     equation="elements × bytes_each × (ranks - 1) / ranks × times",
     source="ds-stage12",
-    exactness="derived",
+    exactness="exact",
 )
 def step_gather_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: Array) -> Array:
     """ZeRO-1 and 2 hand the updated weights round after each optimizer step. Bytes per GPU and step."""
@@ -74,7 +74,7 @@ def step_gather_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, tim
     title="gradient all-reduce across replicas",
     equation="2 × elements × bytes_each × (ranks - 1) / ranks × times",
     source="torch-fsdp2",
-    exactness="derived",
+    exactness="exact",
 )
 def replica_sent_bytes(elements: Array, bytes_each: Array, ranks: Array, times: Array) -> Array:
     """Hybrid sharding averages gradient shards between shard groups. Bytes per GPU and step."""
