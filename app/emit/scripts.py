@@ -178,13 +178,10 @@ def _eight_bit_class(job: EmitJob, launcher: str) -> str:
 def _feature_imports(job: EmitJob, values: Mapping[str, Any]) -> list[str]:
     s, launcher = job.settings, values["launcher"]
     wanted = [f"transformers:{values['auto_class']}"]
-    if s.activation_checkpointing != "none":
-        wanted.append(f"{CHECKPOINT_WRAPPER}:checkpoint_wrapper")
+    wanted += _block_imports(job, launcher)
     if s.activation_checkpointing == "selective":
         wanted += ["collections:Counter", "torch.utils.checkpoint:CheckpointPolicy"]
         wanted.append("torch.utils.checkpoint:create_selective_checkpoint_contexts")
-    if s.activation_offload:
-        wanted.append(f"{CHECKPOINT_WRAPPER}:offload_wrapper")
     if s.precision == "fp8":
         wanted.append("torchao.float8:convert_to_float8_training")
     if launcher != "deepspeed":
@@ -199,6 +196,17 @@ def _feature_imports(job: EmitJob, values: Mapping[str, Any]) -> list[str]:
         wanted.append("transformers:BitsAndBytesConfig")
     if "8bit" in s.optimizer:
         wanted.append("torchao.optim:AdamW8bit" if launcher == "fsdp2" else "bitsandbytes as bnb")
+    return wanted
+
+
+def _block_imports(job: EmitJob, launcher: str) -> list[str]:
+    """What wraps a block's module, or under DeepSpeed its forward."""
+    s, wanted = job.settings, []
+    if s.activation_checkpointing != "none":
+        deepspeed = ["functools:partial", "torch.utils.checkpoint:checkpoint"]
+        wanted += deepspeed if launcher == "deepspeed" else [f"{CHECKPOINT_WRAPPER}:checkpoint_wrapper"]
+    if s.activation_offload:
+        wanted.append("collections.abc:Callable" if launcher == "deepspeed" else f"{CHECKPOINT_WRAPPER}:offload_wrapper")
     return wanted
 
 

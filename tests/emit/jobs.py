@@ -33,7 +33,7 @@ TINY_MIXTRAL = {
 DTYPES = {"bf16": ("bf16", "bf16"), "fp16": ("fp16", "fp16"), "fp32": ("fp32", "fp32"), "fp8": ("bf16", "bf16")}
 
 
-def tiny_llama(*, hidden_size: int = 64, num_layers: int = 2, tied: bool = False, moe: bool = False) -> Architecture:
+def tiny_llama(*, hidden_size: int = 64, num_layers: int = 2, vocab_size: int = 256, tied: bool = False, moe: bool = False) -> Architecture:
     """A Llama or Mixtral of a few thousand parameters, tensor by tensor."""
     attention = Attention(num_heads=4, num_kv_heads=2, head_dim=hidden_size // 4, v_head_dim=hidden_size // 4)
     named = "MixtralSparseMoeBlock"
@@ -48,16 +48,16 @@ def tiny_llama(*, hidden_size: int = 64, num_layers: int = 2, tied: bool = False
         moe=routed,
         class_name="MixtralDecoderLayer" if moe else "LlamaDecoderLayer",
     )
-    outside = (embedding("embed_tokens", 256, hidden_size), Weight("norm", (hidden_size,), Role.NORM))
+    outside = (embedding("embed_tokens", vocab_size, hidden_size), Weight("norm", (hidden_size,), Role.NORM))
     return Architecture(
         name="tiny-mixtral" if moe else "tiny-llama",
         family="mixtral" if moe else "llama",
         kind="decoder",
         hidden_size=hidden_size,
-        vocab_size=256,
+        vocab_size=vocab_size,
         tied_embeddings=tied,
         stacks=(Stack(block=block, count=num_layers),),
-        weights=outside if tied else (*outside, *head(256, hidden_size)),
+        weights=outside if tied else (*outside, *head(vocab_size, hidden_size)),
         max_seq_len=128,
         model_class="MixtralForCausalLM" if moe else "LlamaForCausalLM",
     )

@@ -59,6 +59,20 @@ def test_every_dialect_names_the_dtypes_of_the_settings(framework: str, strategy
         check_ds_config(json.loads(files["ds_config.json"]), given, compute)
     else:
         check_accelerate(yaml.safe_load(files["accelerate.yaml"]), given, compute)
+    check_trainer({file.filename: file.text for file in given.trainer_files}, files, compute)
+
+
+def check_trainer(trainer: dict[str, str], files: dict[str, str], compute: str) -> None:
+    """TrainingArguments ask for the precision accelerate.yaml has; under DeepSpeed for the compute dtype, which "auto" then means."""
+    asked = [name for name in ("bf16", "fp16") if f'"{name}": True' in trainer["training_args.py"]]
+    mixed = yaml.safe_load(files["accelerate.yaml"]).get("mixed_precision", compute)
+    assert asked == ([mixed] if mixed in ("bf16", "fp16") else [])
+    if "ds_config.json" in files:
+        plain, automatic = json.loads(files["ds_config.json"]), json.loads(trainer["ds_config.json"])
+        for name in ("bf16", "fp16", "data_types", "communication_data_type"):
+            block = automatic.get(name)
+            assert ({**block, "enabled": True} if isinstance(block, dict) and "enabled" in block else block) == plain.get(name)
+            assert not isinstance(block, dict) or block.get("enabled", "auto") == "auto"
 
 
 def check_ds_config(config: dict[str, Any], given: Answer, compute: str) -> None:

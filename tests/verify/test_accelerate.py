@@ -12,6 +12,8 @@ import pytest
 from tests.emit.jobs import make_job
 from tests.verify.harness import probe, write_files
 
+pytestmark = pytest.mark.files("accelerate.yaml", "accelerate")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp2": {"framework": "fsdp2"},
     "grad_op": {"framework": "fsdp2", "strategy": "fsdp_grad_op", "precision": "fp32"},
@@ -31,7 +33,7 @@ def launched(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
     root = tmp_path_factory.mktemp("accelerate")
     for name, changes in VARIANTS.items():
         write_files(make_job(**changes), root / name)
-    answer: dict[str, dict[str, Any]] = probe("accelerate", *(str(root / n / "accelerate.yaml") for n in VARIANTS))
+    answer: dict[str, dict[str, Any]] = probe("accelerate", root, *(str(root / n / "accelerate.yaml") for n in VARIANTS))
     assert set(answer) == set(VARIANTS)
     return answer
 

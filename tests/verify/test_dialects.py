@@ -51,7 +51,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     (root / "split").mkdir()
     for file in files_for(make_job(strategy="zero3", sequence_parallel=4, dp_shard=2)):
         (root / "split" / file.filename).write_text(file.text, encoding="utf-8")
-    answer: dict[str, dict[str, Any]] = probe("dialects", *map(str, paths), str(root / "split" / "accelerate.yaml"))
+    answer: dict[str, dict[str, Any]] = probe("dialects", root, *map(str, paths), str(root / "split" / "accelerate.yaml"))
     assert set(answer) == {path.parent.name for path in paths} | {"split"}
     return answer
 

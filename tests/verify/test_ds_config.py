@@ -10,6 +10,8 @@ from app.emit.deepspeed import deepspeed_config
 from tests.emit.jobs import make_job, tiny_llama
 from tests.verify.harness import probe
 
+pytestmark = pytest.mark.files("ds_config.json", "deepspeed")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "stage0": {"strategy": "ddp"},
     "stage1": {"strategy": "zero1"},
@@ -49,7 +51,7 @@ def resolved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, An
         path.parent.mkdir()
         path.write_text(deepspeed_config(job).text, encoding="utf-8")
         paths.append(str(path))
-    answer: dict[str, dict[str, Any]] = probe("ds_config", "8", *paths)
+    answer: dict[str, dict[str, Any]] = probe("ds_config", root, "8", *paths)
     assert set(answer) == set(jobs)
     return answer
 

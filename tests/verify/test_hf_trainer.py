@@ -11,6 +11,8 @@ from tests.emit.jobs import make_job
 from tests.emit.lint import autos
 from tests.verify.harness import probe
 
+pytestmark = pytest.mark.files("ds_config.json (hf_auto)", "transformers", "accelerate", "deepspeed")
+
 VARIANTS: dict[str, dict[str, Any]] = {
     "zero2": {"strategy": "zero2"},
     "zero3": {"strategy": "zero3"},
@@ -28,7 +30,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]
         (root / name).mkdir()
         text = deepspeed_config(make_job(**changes), dialect="hf_auto").text
         (root / name / "ds_config.json").write_text(text, encoding="utf-8")
-    answer: dict[str, dict[str, Any]] = probe("hf_trainer", *(str(root / n / "ds_config.json") for n in VARIANTS))
+    answer: dict[str, dict[str, Any]] = probe("hf_trainer", root, *(str(root / n / "ds_config.json") for n in VARIANTS))
     return answer
 
 

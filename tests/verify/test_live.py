@@ -16,9 +16,9 @@ DTYPES = ("bf16/fp32", "bf16/bf16", "fp32/fp32")
 
 
 @pytest.fixture(scope="module")
-def peaks() -> dict[str, dict[str, float]]:
+def peaks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, float]]:
     """Peaks in bytes for each parameter of a unit."""
-    answer: dict[str, dict[str, float]] = probe("live", str(RANKS), *DTYPES)
+    answer: dict[str, dict[str, float]] = probe("live", tmp_path_factory.mktemp("live"), str(RANKS), *DTYPES)
     return answer
 
 

@@ -8,7 +8,10 @@ from typing import Any
 import pytest
 
 from tests.emit.jobs import tiny_llama
-from tests.verify.conftest import Trainer, assert_same
+from tests.verify.agreement import assert_same
+from tests.verify.conftest import Trainer
+
+pytestmark = pytest.mark.files("fsdp2_train.py, ddp_train.py", "torch", "transformers")
 
 BERT = {
     "model_type": "bert",

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from tests.emit.jobs import make_job
-from tests.verify.conftest import Trainer, assert_same
+from tests.verify.agreement import assert_same
+from tests.verify.conftest import Trainer
 from tests.verify.harness import forget_steps_after, train
 
 DDP: dict[str, Any] = {"framework": "ddp", "precision": "fp32"}
