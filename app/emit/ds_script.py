@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.domain.errors import ConflictError
 from app.domain.plan import Artifact
 from app.emit.job import EmitJob
 from app.emit.recipe import zero_stage
@@ -14,6 +15,11 @@ def deepspeed_script(job: EmitJob) -> Artifact:
     Raises:
         ConflictError: a model or an axis of parallelism these scripts cannot set up.
     """
-    stage = zero_stage(job)
+    s, stage = job.settings, zero_stage(job)
+    if s.tensor_parallel > 1 and s.fused_loss:
+        raise ConflictError(
+            f"no training script is written for fused_loss with tensor_parallel {s.tensor_parallel} under DeepSpeed: it puts a layer of "
+            "its own in place of the output head the loss is fused into; plan with fused_loss false, or with fsdp2"
+        )
     imports = ("deepspeed", *(("transformers.integrations:HfDeepSpeedConfig",) if stage == 3 else ()))
     return write_script(job, Script(filename="ds_train.py", launcher="deepspeed", imports=imports, extra={"stage": stage}))
