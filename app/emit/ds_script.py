@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.domain.errors import ConflictError
 from app.domain.plan import Artifact
 from app.emit.deepspeed_zero import moe_leaf_classes
 from app.emit.job import EmitJob
@@ -16,7 +17,12 @@ def deepspeed_script(job: EmitJob) -> Artifact:
     Raises:
         ConflictError: a model or an axis of parallelism these scripts cannot set up.
     """
-    stage = zero_stage(job)
+    s, stage = job.settings, zero_stage(job)
+    if s.tensor_parallel > 1 and s.fused_loss:
+        raise ConflictError(
+            f"no training script is written for fused_loss with tensor_parallel {s.tensor_parallel} under DeepSpeed: it puts a layer of "
+            "its own in place of the output head the loss is fused into; plan with fused_loss false, or with fsdp2"
+        )
     leaves = moe_leaf_classes(job) if stage == 3 and leaf_calls(job) else []
     imports = ["deepspeed"]
     if stage == 3:

@@ -100,6 +100,7 @@ def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
         "auto_class": auto,
         "objective": OBJECTIVES.get(auto, "causal"),
         "adapter": _adapter(job, auto),
+        "split_head": launcher == "deepspeed" and s.tensor_parallel > 1 and auto != "AutoModelForSeq2SeqLM",
         "qlora": bool(job.adapter and job.adapter.get("kind") == "qlora"),
         "one_micro_step": s.optimizer_in_backward,
         "touches_blocks": s.activation_checkpointing != "none" or s.compile or s.activation_offload,
@@ -182,6 +183,8 @@ def _feature_imports(job: EmitJob, values: Mapping[str, Any]) -> list[str]:
     if s.activation_checkpointing == "selective":
         wanted += ["collections:Counter", "torch.utils.checkpoint:CheckpointPolicy"]
         wanted.append("torch.utils.checkpoint:create_selective_checkpoint_contexts")
+    if values["split_head"]:
+        wanted += ["deepspeed.sequence:vocab_parallel_cross_entropy", "deepspeed.utils:groups"]
     if s.precision == "fp8":
         wanted.append("torchao.float8:convert_to_float8_training")
     if launcher != "deepspeed":

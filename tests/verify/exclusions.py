@@ -26,14 +26,14 @@ EXCLUSIONS = (
         instead="the same config with torch's AdamW (`torch_adam`), and with DeepSpeed's CPU Adam under offload",
     ),
     Exclusion(
-        what="Lion, Muon and momentum under DeepSpeed",
+        what="Lion and Muon under DeepSpeed",
         why="their kernels or their arithmetic differ from torch's, so there is no reference run",
-        instead="DeepSpeed's parser reads the blocks; SGD is trained with; Muon and Adafactor are under FSDP2",
+        instead="DeepSpeed's parser reads the blocks; SGD with and without momentum is trained with; Muon and Adafactor are under FSDP2",
     ),
     Exclusion(
-        what="tensor and sequence parallelism under DeepSpeed",
-        why="AutoTP and Ulysses rely on GPU collectives or on a model written for them",
-        instead="DeepSpeed's parser reads the keys; FSDP2's tensor parallelism is trained with",
+        what="sequence parallelism",
+        why="no script is written for it: it needs a model that is",
+        instead="DeepSpeed's and accelerate's parsers read the keys",
     ),
     Exclusion(
         what="several nodes: srun, rendezvous, hostfiles, hpZ between nodes",

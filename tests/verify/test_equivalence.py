@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
-from tests.emit.jobs import TINY_MIXTRAL, tiny_llama
+from app.domain.errors import ConflictError
+from app.emit.ds_script import deepspeed_script
+from tests.emit.jobs import TINY_MIXTRAL, make_job, tiny_llama
 from tests.verify.agreement import FP32, LOW, LOW_LEARNING, assert_same
 from tests.verify.conftest import Finetuner
 
@@ -103,6 +105,28 @@ def test_clipping_changes_the_update(finetuned: Finetuner, framework: str) -> No
 def test_deepspeed_clips_as_ddp_does(finetuned: Finetuner, strategy: str, clipping: float) -> None:
     """With SGD, where the size of the gradient counts, and with 0, which means no clipping."""
     changes = {"optimizer": "sgd", "gradient_clipping": clipping}
+    assert_same(finetuned(2, **DEEPSPEED, strategy=strategy, **changes), finetuned(2, **DDP, **changes))
+
+
+@pytest.mark.files("ds_train.py, ds_config.json", "deepspeed", "torch", "transformers")
+@pytest.mark.parametrize(("strategy", "ranks"), [("zero1", 2), ("zero3", 2), ("zero3", 4)])
+def test_tensor_parallel_zero_agrees(finetuned: Finetuner, strategy: str, ranks: int) -> None:
+    """Matrices split over two ranks; at stage 3 the head too, so that each rank has a slice of the logits."""
+    split = {"strategy": strategy, "tensor_parallel": 2, "dp_shard": 4}
+    assert_same(finetuned(ranks, **DEEPSPEED, **split), finetuned(2, **DDP))
+
+
+def test_a_fused_loss_under_tensor_parallel_zero_has_no_script() -> None:
+    """DeepSpeed would put a layer of its own in place of the head the loss is fused into."""
+    with pytest.raises(ConflictError, match="fused_loss with tensor_parallel 2"):
+        deepspeed_script(make_job(**DEEPSPEED, strategy="zero3", tensor_parallel=2, dp_shard=4, fused_loss=True))
+
+
+@pytest.mark.files("ds_train.py, ds_config.json", "deepspeed", "torch", "transformers")
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_momentum_under_zero_agrees(finetuned: Finetuner, strategy: str) -> None:
+    """SGD with momentum, which ZeRO shards only when told that this is meant."""
+    changes = {"optimizer": "sgd_momentum"}
     assert_same(finetuned(2, **DEEPSPEED, strategy=strategy, **changes), finetuned(2, **DDP, **changes))
 
 
