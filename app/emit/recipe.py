@@ -73,12 +73,8 @@ def zero_stage(job: EmitJob) -> int:
     return stages[strategy]
 
 
-WRITTEN_FOR = {
-    "deepspeed": ("DeepSpeed 0.19.8", "torch 2.13", "transformers 5.24", "accelerate 1.15"),
-    "fsdp2": ("torch 2.13", "transformers 5.24", "accelerate 1.15"),
-    "ddp": ("torch 2.13", "transformers 5.24", "accelerate 1.15"),
-}
-"""Versions whose source the files follow and on which they are run."""
+WRITTEN_FOR = {"DeepSpeed": "0.19.8", "torch": "2.13", "transformers": "5.24", "accelerate": "1.15"}
+"""Releases whose source the files follow and on which they are run, where the request names no other."""
 
 
 def header(job: EmitJob) -> list[str]:
@@ -89,7 +85,7 @@ def header(job: EmitJob) -> list[str]:
     return [
         f"Written by Shardplan {comment(job.engine_version)} for {comment(job.model.name)}.",
         *_plan_line(job),
-        f"For {', '.join(WRITTEN_FOR[s.framework])}.",
+        f"For {', '.join(_libraries(job))}.",
         f"{s.framework} {s.strategy}, {s.precision}, {s.optimizer}, checkpointing {s.activation_checkpointing}",
         ranks,
         f"Global batch: {batch}",
@@ -103,3 +99,10 @@ def _plan_line(job: EmitJob) -> list[str]:
         return []
     name = f"{comment(job.plan_name)}, " if job.plan_name else ""
     return [f"Plan: {name}/plans/{comment(job.plan_id)}"]
+
+
+def _libraries(job: EmitJob) -> list[str]:
+    """Libraries the plan's files meet, with the releases they are for."""
+    named = {name: job.versions.of(name.lower()) if job.versions else "" for name in WRITTEN_FOR}
+    used = [name for name in WRITTEN_FOR if name != "DeepSpeed" or job.settings.framework == "deepspeed"]
+    return [f"{name} {comment(named[name] or WRITTEN_FOR[name])}" for name in used]

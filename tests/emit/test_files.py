@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
+from app.catalog.keys import load_keys
 from app.domain.errors import ConflictError
 from app.domain.plan import Artifact
+from app.domain.versions import Versions
 from app.emit import FILE_KINDS, file_for, files_for
 from app.emit.deepspeed import deepspeed_config
 from app.emit.job import EmitJob
@@ -201,3 +203,10 @@ def test_headers_name_the_plan_and_the_versions(framework: str) -> None:
         assert "# Plan:" not in loose.text
         assert re.search(r"^# For .*torch \d+\.\d+, transformers \d", kept.text, re.MULTILINE)
         assert ("DeepSpeed 0.19.8" in kept.text) is (framework == "deepspeed")
+
+
+def test_headers_name_the_releases_of_the_request() -> None:
+    """Where it names some, in place of the newest."""
+    older = Versions(given=(("deepspeed", "0.17.0"), ("torch", "2.9.1")), keys=load_keys())
+    for file in files_for(make_job(job={"versions": older})):
+        assert file.filename.endswith(".json") or "# For DeepSpeed 0.17.0, torch 2.9.1, transformers 5.24, accelerate 1.15.\n" in file.text
