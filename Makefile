@@ -35,7 +35,7 @@ verify: export OMP_NUM_THREADS := 1
 verify: export HF_HUB_OFFLINE := 1
 verify: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.cache/torch_extensions
 verify: export PATH := $(CURDIR)/$(VERIFY)/bin:$(PATH)
-verify: $(VERIFY)/.verify
+verify: $(VERIFY)/.oldest
 	$(VERIFY)/bin/python -m tests.verify.kernels
 	$(VERIFY)/bin/python -m pytest tests/verify $(PLAIN) -m verify $(ARGS); \
 	status=$$?; $(VERIFY)/bin/python -m tests.verify.report; exit $$status
@@ -72,4 +72,10 @@ $(VENV)/.browser: pyproject.toml | $(VENV)/bin/python
 $(VERIFY)/.verify: pyproject.toml | $(VERIFY)/bin/python
 	$(VERIFY)/bin/python $(PIP) torch==2.13.0
 	$(VERIFY)/bin/python $(PIP) --editable '.[dev,verify]'
+	@touch $@
+
+# The oldest DeepSpeed that files are written for, beside the newest: only the runs that need it have it on their path.
+$(VERIFY)/.oldest: app/catalog/keys.json $(VERIFY)/.verify
+	release=$$($(VERIFY)/bin/python -c 'from app.catalog.keys import oldest; print(oldest("deepspeed"))'); \
+	DS_BUILD_OPS=0 $(VERIFY)/bin/python $(PIP) --no-deps --no-build-isolation --upgrade --target .cache/deepspeed-$$release deepspeed==$$release
 	@touch $@

@@ -62,6 +62,12 @@ class ModelIn(BaseModel):
         return self
 
 
+MAX_TOKENS = 2**24
+"""Tokens of one sequence."""
+
+Stride = Annotated[int, Field(ge=1, le=4096)]
+
+
 class TokensFrom(BaseModel):
     """Tokens of a video or image model: latent patches of one clip."""
 
@@ -70,8 +76,15 @@ class TokensFrom(BaseModel):
     frames: int = Field(1, ge=1, le=100_000)
     height: int = Field(ge=1, le=100_000)
     width: int = Field(ge=1, le=100_000)
-    vae_stride: tuple[int, int, int] = Field((4, 8, 8), description="Compression of the autoencoder: time, height, width.")
-    patch: tuple[int, int, int] = Field((1, 2, 2), description="Patch of the transformer: time, height, width.")
+    vae_stride: tuple[Stride, Stride, Stride] = Field((4, 8, 8), description="Compression of the autoencoder: time, height, width.")
+    patch: tuple[Stride, Stride, Stride] = Field((1, 2, 2), description="Patch of the transformer: time, height, width.")
+
+    @model_validator(mode="after")
+    def _as_long_as_a_sequence(self) -> TokensFrom:
+        if (tokens := tokens_of(self)) > MAX_TOKENS:
+            clip = f"{self.frames} frames of {self.width} x {self.height}"
+            raise ValueError(f"{clip} are {tokens:,} tokens; sequences of at most {MAX_TOKENS:,} are planned")
+        return self
 
 
 class AdapterIn(BaseModel):
@@ -94,7 +107,7 @@ class TrainingIn(BaseModel):
     model_config = _STRICT
 
     seq_len: int | None = Field(
-        None, ge=1, le=2**24, description="Tokens per sequence, before any sequence-parallel split.", examples=[8192]
+        None, ge=1, le=MAX_TOKENS, description="Tokens per sequence, before any sequence-parallel split.", examples=[8192]
     )
     tokens_from: TokensFrom | None = Field(None, description="Instead of seq_len, for video and image models.")
     micro_batch: int | None = Field(

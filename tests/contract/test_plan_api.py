@@ -285,3 +285,21 @@ def test_video_tokens(client: TestClient) -> None:
     answer = client.post("/plan", json=body)
     assert answer.status_code == 200
     assert answer.json()["recommended"]["settings"]["seq_len"] == 75600
+
+
+@pytest.mark.parametrize(
+    ("given", "where", "words"),
+    [
+        ({"vae_stride": [0, 8, 8]}, "vae_stride", "greater than or equal to 1"),
+        ({"patch": [1, -2, 2]}, "patch", "greater than or equal to 1"),
+        ({"frames": 100_000, "height": 100_000, "width": 100_000, "vae_stride": [1, 1, 1], "patch": [1, 1, 1]}, "tokens_from", "16,777,216"),
+    ],
+)
+def test_clips_that_make_no_sequence_are_refused(client: TestClient, given: dict[str, Any], where: str, words: str) -> None:
+    """Strides that divide by nothing, and more tokens than any sequence has, name the field."""
+    body = {**EXAMPLE_REQUEST, "training": {"tokens_from": {"height": 512, "width": 512} | given}}
+    response = client.post("/plan", json=body)
+    assert response.status_code == 422
+    error = response.json()["errors"][0]
+    assert where in error["loc"]
+    assert words in error["msg"]
