@@ -10,6 +10,7 @@ import pytest
 
 from app.domain.errors import InvalidRequestError
 from app.domain.memory.peak import evaluate_memory
+from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.objective import choose
 from app.domain.speed.step import evaluate_speed
 from tests.planning import evaluate_request, plan_of, question_of
@@ -158,3 +159,13 @@ def test_largest_micro_batch_is_the_last_that_fits() -> None:
     assert plan.verdict == "fits"
     assert size & (size - 1), "the case should have an answer that is no power of two"
     assert plan_of(LLAMA, training | {"micro_batch": size + 1}, constraints=pins).verdict != "fits"
+
+
+def test_a_fused_loss_on_tensor_ranks_is_not_deepspeeds_script() -> None:
+    """No script is written for that pair, so a plan with one comes first; without the fused loss both frameworks have one."""
+    for fused in (False, True):
+        table = evaluate_request(LLAMA, {"seq_len": 8192, "fused_loss": fused}, nodes=2).table()
+        tensor = table.tp > 1
+        frameworks = np.array([STRATEGIES[row].framework for row in table.row])
+        assert table.written[tensor & (frameworks == "fsdp2") & (table.pp * table.sp * table.ep == 1)].all()
+        assert table.written[tensor & (frameworks == "deepspeed")].any() is np.bool_(not fused)

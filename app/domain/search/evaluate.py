@@ -134,7 +134,7 @@ class Evaluation:
             "fits": v.fits, "safe": v.safe, "over_bytes": v.over_bytes, "host_over_bytes": v.host_over_bytes,
             "nvme_over_bytes": v.nvme_over_bytes, "device_bytes": self.memory.device, "tokens_per_s": self.tokens_per_s,
             "complexity": self.complexity, "row": c.row, "group": c.group, "replicas": c.replicas, "micro_batch": c.micro_batch,
-            "tp": c.tp, "pp": c.pp, "sp": c.sp, "ep": c.ep, "offloaded": is_offloaded(c), "written": is_written(c),
+            "tp": c.tp, "pp": c.pp, "sp": c.sp, "ep": c.ep, "offloaded": is_offloaded(c), "written": is_written(self.setup, c),
         }  # fmt: skip
         some = {name: column[:size] for name, column in entries.items()}
         over = (some["over_bytes"], some["host_over_bytes"], some["nvme_over_bytes"])
@@ -235,9 +235,13 @@ def is_offloaded(columns: Columns | Outline) -> Array:
     return offloaded
 
 
-def is_written(columns: Columns | Outline) -> Array:
-    """Whether a training script is written: for none of ``UNWRITTEN_AXES``."""
+def is_written(setup: TrainingSetup, columns: Columns | Outline) -> Array:
+    """Whether a training script is written: for none of ``UNWRITTEN_AXES``, nor under DeepSpeed for a fused loss on tensor ranks, which
+    puts a layer of its own in place of the head the loss is fused into."""
     written: Array = columns.pp * columns.sp * columns.ep == 1
+    if setup.recipe.fused_loss:
+        deepspeed = np.array([s.framework == "deepspeed" for s in STRATEGIES])[columns.row]
+        written &= ~(deepspeed & (columns.tp > 1))
     return written
 
 

@@ -166,4 +166,4 @@ def _why_not(evaluation: Evaluation, index: int, chosen: int) -> str:
 
 
 def _unwritten(evaluation: Evaluation, index: int) -> bool:
-    return not is_written(evaluation.columns)[index]
+    return not is_written(evaluation.setup, evaluation.columns)[index]

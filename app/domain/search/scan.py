@@ -86,7 +86,7 @@ def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, timed:
         for span in hopeless:
             _scan_chunk(part, span, out, timed=timed)
     over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
-    return Table(**out, **_carried(space), rejected=dict(space.rejected) | rejections(*over))
+    return Table(**out, **_carried(setup, space), rejected=dict(space.rejected) | rejections(*over))
 
 
 def _hopeless(part: _Part, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -109,14 +109,14 @@ def _keep_freed_memory() -> None:
     np.empty(_LARGEST_BLOCK, dtype=np.uint8)
 
 
-def _carried(space: Space) -> dict[str, Array]:
+def _carried(setup: TrainingSetup, space: Space) -> dict[str, Array]:
     """What the table repeats of each candidate's structure and batch."""
     s, structure = outline_of(space), np.repeat(np.arange(len(space.batches)), space.batches)
     columns = {name: getattr(s, name)[structure] for name in ("row", "group", "tp", "pp", "sp", "ep")}
     return columns | {
         "replicas": s.replicas[structure],
         "offloaded": is_offloaded(s)[structure],
-        "written": is_written(s)[structure],
+        "written": is_written(setup, s)[structure],
         "complexity": complexity_of(s)[structure],
         "micro_batch": space.micro_batch[s.mesh[structure], np.arange(len(structure)) - space.first[structure]],
     }
