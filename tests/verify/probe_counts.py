@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import importlib.util
 import json
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -93,6 +94,10 @@ def main() -> None:
         gc.collect()
     if dist.get_rank() == 0:
         asked.with_name(f"{asked.name}.counts").write_text(json.dumps(answers), encoding="utf-8")
+    dist.barrier()
+    # The groups of all cases are still open. Threads of theirs that run while Python is taken down would abort a rank that has finished.
+    sys.stdout.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ def launched(plans: dict[str, Planned], folder: Path, ranks: int) -> dict[str, S
         capture_output=True,
         text=True,
         check=False,
-        timeout=LIMIT_S,
+        timeout=3 * LIMIT_S,
     )
     assert result.returncode == 0, result.stdout[-2000:] + result.stderr[-6000:]
     answer: dict[str, Seen] = json.loads((folder / "cases.json.counts").read_text(encoding="utf-8"))
