@@ -34,9 +34,9 @@ class Service:
     def __init__(self, database_url: str, folder: Path, **settings: object) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
-        self.url, self.log = f"http://127.0.0.1:{port}", folder / "service.log"
-        given = {"database_url": database_url, "port": port, "drain_s": 0, **settings}
+            self.port = int(probe.getsockname()[1])
+        self.url, self.log = f"http://127.0.0.1:{self.port}", folder / "service.log"
+        given = {"database_url": database_url, "port": self.port, "drain_s": 0, **settings}
         self._environment = os.environ | {f"SHARDPLAN_{name.upper()}": str(value) for name, value in given.items()}
         self._process: subprocess.Popen[bytes] | None = None
 
