@@ -15,10 +15,10 @@ from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION
 from app.ingest.hub import Hub
-from app.observability import configure_logging
+from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer
-from app.services.plan import answer
+from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
@@ -59,13 +59,21 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    middleware.install(app, settings)
+    middleware.install(app, settings, _metrics(settings, database))
     return app
 
 
 def hub_of(settings: AppSettings) -> Hub | None:
     """Where models are fetched from; None where that is switched off."""
     return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s) if settings.fetch_models else None
+
+
+def _metrics(settings: AppSettings, database: Database) -> Metrics:
+    metrics, most = Metrics(), settings.database_pool_size + settings.database_max_overflow
+    metrics.watch("pool_connections_in_use", "Database connections that a transaction holds.", database.connections_in_use)
+    metrics.watch("pool_connections_open", "Database connections open, in use or not.", database.connections_open)
+    metrics.watch("pool_connections_limit", "Database connections this process opens at most.", lambda: most)
+    return metrics
 
 
 def _limits(settings: AppSettings) -> DatabaseOptions:
@@ -80,7 +88,7 @@ def serve() -> None:
     """Serve on the configured address until stopped."""
     settings = AppSettings()
     app = create_app(settings)
-    answer(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
+    planned(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked through again: up to 0.1 s in one unlucky request
     config = uvicorn.Config(

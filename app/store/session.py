@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import orjson
 from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
@@ -112,6 +112,15 @@ class Database:
         """Ask the database for a sign of life; raises ``UnavailableError`` without one."""
         with self.session() as session:
             session.execute(text("SELECT 1"))
+
+    def connections_in_use(self) -> int:
+        """Connections that a transaction holds at the moment."""
+        return cast(QueuePool, self.engine.pool).checkedout()
+
+    def connections_open(self) -> int:
+        """Connections to the database, in use or kept for the next."""
+        pool = cast(QueuePool, self.engine.pool)
+        return pool.checkedout() + pool.checkedin()
 
     def close(self) -> None:
         """Close all connections."""

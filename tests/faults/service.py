@@ -70,6 +70,10 @@ class Service:
         answer = httpx.get(f"{self.url}/readyz", timeout=WAIT_S)
         return [error["loc"][0] for error in answer.json()["errors"]] if answer.status_code == 503 else []
 
+    def metrics(self) -> str:
+        """What Prometheus reads."""
+        return httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text
+
     def plan(self) -> httpx.Response:
         """Plan without saving."""
         return httpx.post(f"{self.url}/plan", json=BODY, timeout=WAIT_S)
