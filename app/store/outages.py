@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sqlite3
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError, OperationalError
@@ -28,6 +30,7 @@ _POSTGRES_NO_TABLE = frozenset(("42P01", "42703", "3F000"))
 _POSTGRES_OUTAGES = frozenset(("25P03", "25006"))
 """Ended as idle in its transaction, and read-only as a standby is; the driver files neither as operational."""
 _POSTGRES_FULL = "53100"
+_NO_ANSWER = "the database does not answer at the moment; try again in a few seconds"
 
 
 class NotMigratedError(UnavailableError):
@@ -38,6 +41,47 @@ class DatabaseFullError(UnavailableError):
     """The database answers, but has no room to write."""
 
 
+class DatabaseAwayError(UnavailableError):
+    """No connection can be made."""
+
+
+class Absence:
+    """Remembers that a database is away, so that one request a second waits for it and the others do not.
+
+    Without that, requests to save would wait out the connect timeout on every thread there is, and planning with them.
+    """
+
+    def __init__(self, *, probe_s: float = 1.0, clock: Callable[[], float] = time.monotonic) -> None:
+        self._probe_s, self._clock = probe_s, clock
+        self._lock = threading.Lock()
+        self._probe_at: float | None = None
+
+    def check(self) -> None:
+        """Let the caller try; raises ``DatabaseAwayError`` where the last try failed less than ``probe_s`` ago."""
+        with self._lock:
+            if self._probe_at is None:
+                return
+            if self._clock() < self._probe_at:
+                raise DatabaseAwayError(_NO_ANSWER)
+            self._probe_at = self._clock() + self._probe_s
+
+    @contextmanager
+    def noticed(self) -> Iterator[None]:
+        """Learn from a try: no connection, or an answer of whatever kind."""
+        try:
+            yield
+        except DatabaseAwayError:
+            with self._lock:
+                self._probe_at = self._clock() + self._probe_s
+            raise
+        except UnavailableError:  # a full pool says nothing about the database
+            raise
+        except Exception:
+            self._probe_at = None
+            raise
+        self._probe_at = None
+
+
 @contextmanager
 def reported_outages() -> Iterator[None]:
     """Turn a driver's exception that is no mistake of ours into an ``UnavailableError``.
@@ -45,7 +89,8 @@ def reported_outages() -> Iterator[None]:
     Raises:
         NotMigratedError: tables or columns are missing.
         DatabaseFullError: the disk is full.
-        UnavailableError: no connection, none free in the pool, locked, timed out, or read-only.
+        DatabaseAwayError: no connection.
+        UnavailableError: none free in the pool, locked, timed out, or read-only.
     """
     try:
         yield
@@ -68,5 +113,5 @@ def _outage(error: DBAPIError) -> UnavailableError | None:
         return DatabaseFullError("the database has no room left, so nothing was saved; its operator must make room")
     operational = isinstance(error, (OperationalError, DriverInterfaceError))
     if state in _POSTGRES_OUTAGES or primary in _SQLITE_OUTAGES or (operational and primary is None):
-        return UnavailableError("the database does not answer at the moment; try again in a few seconds")
+        return UnavailableError(_NO_ANSWER) if state or primary is not None else DatabaseAwayError(_NO_ANSWER)
     return None

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, make_url, text
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import QueuePool
 
-from app.store.outages import NotMigratedError, reported_outages
+from app.store.outages import Absence, NotMigratedError, reported_outages
 
 T = TypeVar("T")
 _BEGIN_OPTION = "sqlite_begin"
@@ -85,6 +85,7 @@ class Database:
         self.url = url
         self.engine = make_engine(url, options)
         self._write_engine = for_writing(self.engine)
+        self._absence = Absence()
         self.on_not_migrated: Callable[[], None] = lambda: None
 
     @contextmanager
@@ -96,8 +97,9 @@ class Database:
                 statement timed out.
         """
         bind = self._write_engine if write else self.engine
+        self._absence.check()
         try:
-            with reported_outages(), Session(bind, expire_on_commit=False) as session, session.begin():
+            with self._absence.noticed(), reported_outages(), Session(bind, expire_on_commit=False) as session, session.begin():
                 yield session
         except NotMigratedError:
             self.on_not_migrated()
@@ -105,7 +107,7 @@ class Database:
 
     def inspect(self, look: Callable[[Connection], T]) -> T:
         """What a look at the database finds; raises ``UnavailableError`` where it does not answer."""
-        with reported_outages(), self.engine.connect() as connection:
+        with self._absence.noticed(), reported_outages(), self.engine.connect() as connection:
             return look(connection)
 
     def ping(self) -> None:

@@ -70,6 +70,12 @@ class Service:
         answer = httpx.get(f"{self.url}/readyz", timeout=WAIT_S)
         return [error["loc"][0] for error in answer.json()["errors"]] if answer.status_code == 503 else []
 
+    def ready(self) -> dict[str, str]:
+        """What ``/readyz`` says where nothing is wrong."""
+        answer = httpx.get(f"{self.url}/readyz", timeout=WAIT_S)
+        assert answer.status_code == 200, answer.text
+        return dict(answer.json())
+
     def metrics(self) -> str:
         """What Prometheus reads."""
         return httpx.get(f"{self.url}/metrics", timeout=WAIT_S).text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 from collections.abc import Iterator
 
@@ -10,10 +11,10 @@ from fastapi.testclient import TestClient
 from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError, IntegrityError
 
-from app.domain.errors import UnavailableError
+from app.domain.errors import NotFoundError, UnavailableError
 from app.main import create_app
 from app.settings import AppSettings
-from app.store.outages import DatabaseFullError, NotMigratedError
+from app.store.outages import Absence, DatabaseAwayError, DatabaseFullError, NotMigratedError
 from app.store.session import Database, DatabaseOptions
 from tests.faults.service import BODY, refused
 
@@ -118,3 +119,38 @@ def test_a_full_disk_is_said_to_be_full(database: Database) -> None:
         pages = session.execute(text("PRAGMA page_count")).scalar()
         session.execute(text(f"PRAGMA max_page_count={pages}"))
         session.execute(text("CREATE TABLE large AS SELECT zeroblob(1000000)"))
+
+
+def test_a_database_that_hangs_holds_up_one_request_a_second() -> None:
+    """A host that takes connections and says nothing: the first save waits, those after it are told at once."""
+    with socket.create_server(("127.0.0.1", 0), backlog=8) as silent:
+        url = f"postgresql+psycopg://nobody@127.0.0.1:{silent.getsockname()[1]}/none"
+        database = Database(url, DatabaseOptions(connect_timeout_s=2))
+        started = time.monotonic()
+        with pytest.raises(DatabaseAwayError):
+            database.ping()
+        first = time.monotonic() - started
+        for _ in range(20):
+            with pytest.raises(DatabaseAwayError):
+                database.ping()
+        assert time.monotonic() - started - first < 0.5 < first
+        database.close()
+
+
+def test_an_absence_ends_with_the_first_answer() -> None:
+    """One try a second while it lasts; any answer, even a refusal, ends it."""
+    now = [100.0]
+    absence = Absence(probe_s=1, clock=lambda: now[0])
+    absence.check()
+    with pytest.raises(DatabaseAwayError), absence.noticed():
+        raise DatabaseAwayError("away")
+    with pytest.raises(DatabaseAwayError):
+        absence.check()
+    now[0] += 1
+    absence.check()
+    with pytest.raises(DatabaseAwayError):
+        absence.check()
+    with pytest.raises(NotFoundError), absence.noticed():
+        raise NotFoundError("it answered that there is no such plan")
+    absence.check()
+    absence.check()
