@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import threading
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 import uvicorn
 from fastapi import FastAPI
@@ -13,28 +15,33 @@ from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION
 from app.ingest.hub import Hub
-from app.observability import configure_logging
+from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
-from app.services.plan import answer
+from app.server import DrainingServer
+from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
-from app.store.migrate import upgrade
+from app.store.keeper import SchemaKeeper
 from app.store.session import Database, DatabaseOptions
-from app.web import api, middleware, pages, problems
+from app.web import api, health, middleware, pages, problems
 from app.web.schemas import EXAMPLE_REQUEST
 
 
 def create_app(settings: AppSettings | None = None) -> FastAPI:
-    """Build the application; the database is migrated when it starts."""
+    """Build the application; the database is migrated when it starts, or later if it is away then."""
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
     database, hub = Database(settings.database_url, _limits(settings)), hub_of(settings)
+    keeper, draining = SchemaKeeper(settings.database_url), threading.Event()
+    database.on_not_migrated = keeper.wake
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        upgrade(settings.database_url)
+        await asyncio.to_thread(keeper.start, wait_s=settings.database_connect_timeout_s)
         yield
+        draining.set()
+        await asyncio.to_thread(keeper.close)
         database.close()
         if hub is not None:
             hub.close()
@@ -44,13 +51,15 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         description="How to shard one training run with DeepSpeed, FSDP2 or DDP: memory, traffic, time and the file that does it.",
     )  # fmt: skip
     app.state.database, app.state.hub = database, hub
+    app.state.schema_keeper, app.state.draining = keeper, draining
     app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(health.router)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    middleware.install(app, settings)
+    middleware.install(app, settings, _metrics(settings, database))
     return app
 
 
@@ -59,10 +68,19 @@ def hub_of(settings: AppSettings) -> Hub | None:
     return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s) if settings.fetch_models else None
 
 
+def _metrics(settings: AppSettings, database: Database) -> Metrics:
+    metrics, most = Metrics(), settings.database_pool_size + settings.database_max_overflow
+    metrics.watch("pool_connections_in_use", "Database connections that a transaction holds.", database.connections_in_use)
+    metrics.watch("pool_connections_open", "Database connections open, in use or not.", database.connections_open)
+    metrics.watch("pool_connections_limit", "Database connections this process opens at most.", lambda: most)
+    return metrics
+
+
 def _limits(settings: AppSettings) -> DatabaseOptions:
     return DatabaseOptions(
         connect_timeout_s=settings.database_connect_timeout_s, statement_timeout_s=settings.database_statement_timeout_s,
-        pool_size=settings.database_pool_size,
+        idle_timeout_s=settings.database_idle_timeout_s, pool_size=settings.database_pool_size,
+        max_overflow=settings.database_max_overflow,
     )  # fmt: skip
 
 
@@ -70,10 +88,14 @@ def serve() -> None:
     """Serve on the configured address until stopped."""
     settings = AppSettings()
     app = create_app(settings)
-    answer(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
+    planned(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
     gc.collect()
     gc.freeze()  # what lives as long as the process need not be looked through again: up to 0.1 s in one unlucky request
-    uvicorn.run(app, host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=20)
+    config = uvicorn.Config(
+        app, host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=settings.shutdown_timeout_s
+    )
+    with suppress(KeyboardInterrupt):  # Ctrl-C has been obeyed by the time it is raised
+        DrainingServer(config, app.state.draining, settings.drain_s).run()
 
 
 if __name__ == "__main__":

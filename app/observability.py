@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import bisect
 import json
 import logging
+import re
 import sys
-import threading
-from collections import Counter
+from collections.abc import Callable, Iterable
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from itertools import accumulate
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+
+disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series and say no more than a restart does
 
 request_id_var: ContextVar[str] = ContextVar("request_id", default="-")
 """Id of the request being answered; ``-`` outside of one."""
@@ -20,7 +23,17 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
 
 
-class JsonFormatter(logging.Formatter):
+_ROW_VALUES = re.compile(r"^DETAIL:.*?(?=^(?:CONTEXT:|\[SQL:|The above exception|Traceback )|\Z)", re.MULTILINE | re.DOTALL)
+"""What PostgreSQL quotes of a row it refuses, which is what a client sent."""
+
+
+class _Discreet(logging.Formatter):
+    def formatException(self, ei: Any) -> str:  # noqa: N802 (the name is logging's)
+        """Render a traceback without the values that a database quotes in its error."""
+        return _ROW_VALUES.sub("DETAIL: left out\n", super().formatException(ei))
+
+
+class JsonFormatter(_Discreet):
     """One JSON object a line: time, level, logger, message, request id, whatever ``extra`` holds, and the traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
@@ -38,7 +51,7 @@ class JsonFormatter(logging.Formatter):
         return json.dumps(line, default=str, ensure_ascii=False)
 
 
-class _TextFormatter(logging.Formatter):
+class _TextFormatter(_Discreet):
     def format(self, record: logging.LogRecord) -> str:
         """Render a record as a line of text."""
         return f"{super().format(record)} [{request_id_var.get()}]"
@@ -57,38 +70,56 @@ def configure_logging(level: str, log_format: str) -> None:
 
 
 class Metrics:
-    """Requests by method, route and status, and a histogram of how long they took."""
+    """What one application counts: requests, how long they took by route, and the state of its pool of connections.
+
+    What the planner found is counted once a process, by ``count_plan``; ``render`` gives both.
+    """
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._requests: Counter[tuple[str, str, int]] = Counter()
-        self._buckets = [0] * (len(_BUCKETS_S) + 1)
-        self._total_s = 0.0
+        self.registry = CollectorRegistry()
+        self._requests = Counter("shardplan_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry)
+        self._seconds = Histogram(
+            "shardplan_request_seconds", "Time from the first byte read to the last byte sent.", ("route",),
+            buckets=_BUCKETS_S, registry=self.registry,
+        )  # fmt: skip
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
         """Count one answered request; ``route`` is the path pattern, never the path, so that labels stay few."""
-        method = method if method in _METHODS else "other"
-        with self._lock:
-            self._requests[method, route, status] += 1
-            self._buckets[bisect.bisect_left(_BUCKETS_S, seconds)] += 1
-            self._total_s += seconds
+        self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
+        self._seconds.labels(route).observe(seconds)
+
+    def watch(self, name: str, meaning: str, read: Callable[[], float]) -> None:
+        """Show a figure that is read whenever somebody asks, such as connections in use."""
+        Gauge(f"shardplan_{name}", meaning, registry=self.registry).set_function(read)
 
     def render(self) -> str:
         """The text that a Prometheus server reads."""
-        with self._lock:
-            requests, buckets, total_s = dict(self._requests), list(self._buckets), self._total_s
-        lines = [
-            "# HELP shardplan_requests_total Requests answered.",
-            "# TYPE shardplan_requests_total counter",
-            *(
-                f'shardplan_requests_total{{method="{method}",route="{route}",status="{status}"}} {count}'
-                for (method, route, status), count in sorted(requests.items())
-            ),
-            "# HELP shardplan_request_seconds Time from the first byte read to the last byte sent.",
-            "# TYPE shardplan_request_seconds histogram",
-        ]
-        bounds = [*(f"{bound:g}" for bound in _BUCKETS_S), "+Inf"]
-        cumulative = list(accumulate(buckets))
-        lines += [f'shardplan_request_seconds_bucket{{le="{bound}"}} {count}' for bound, count in zip(bounds, cumulative, strict=True)]
-        lines += [f"shardplan_request_seconds_sum {total_s:.6f}", f"shardplan_request_seconds_count {cumulative[-1]}"]
-        return "\n".join(lines) + "\n"
+        return (generate_latest(self.registry) + generate_latest(_PLANNER)).decode()
+
+
+_PLANNER = CollectorRegistry()
+_PLANS = Counter("shardplan_plans", "Plans made, by verdict.", ("verdict",), registry=_PLANNER)
+_REJECTIONS = Counter("shardplan_rejections", "Candidates rejected by the search, by reason.", ("reason",), registry=_PLANNER)
+_CANDIDATES = Histogram(
+    "shardplan_search_candidates", "Candidates evaluated for one plan.", buckets=(1, 10, 100, 1e3, 1e4, 1e5, 1e6), registry=_PLANNER
+)
+_NUMBER = re.compile(r"\b\d[\d,.]+\b")
+_MAX_REASONS = 100
+_reasons: set[str] = set()
+
+
+def count_plan(verdict: str, candidates: int, rejected: Iterable[tuple[str, int]]) -> None:
+    """Count a plan, the size of its search, and what the search rejected.
+
+    Numbers of two digits and more are taken out of the reasons, and past a hundred reasons the rest is ``other``: labels
+    that grow with requests would fill the memory of whoever collects them.
+    """
+    _PLANS.labels(verdict).inc()
+    _CANDIDATES.observe(candidates)
+    for reason, count in rejected:
+        known = _NUMBER.sub("N", reason)
+        if known in _reasons or len(_reasons) < _MAX_REASONS:
+            _reasons.add(known)
+        else:
+            known = "other"
+        _REJECTIONS.labels(known).inc(count)

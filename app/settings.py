@@ -20,9 +20,12 @@ class AppSettings(BaseSettings):
         fetch_models: whether ``hf_id`` may be fetched over the network. Off, so that a plan needs nothing outside.
         fetch_timeout_s: longest silence of the hub during such a fetch.
         hub_url: where models are fetched from, such as a mirror of your own.
-        database_connect_timeout_s: longest wait for a connection.
+        database_connect_timeout_s: longest wait for a connection, a new one or a free one.
         database_statement_timeout_s: longest run of one statement; on SQLite longest wait for the write lock.
-        database_pool_size: connections kept to PostgreSQL by one process.
+        database_idle_timeout_s: longest silence inside a transaction, and of a peer that no longer acknowledges; PostgreSQL only.
+        database_pool_size, database_max_overflow: connections kept by one process, and how many more it opens when those are in use.
+        drain_s: how long ``/readyz`` answers 503 after SIGTERM before new connections are refused.
+        shutdown_timeout_s: longest wait for running requests after that.
         page_size_max: most saved plans in one page of a list.
     """
 
@@ -40,7 +43,11 @@ class AppSettings(BaseSettings):
     hub_url: str = Field("https://huggingface.co", pattern=r"^https?://[^\s/]+")
     database_connect_timeout_s: int = Field(5, ge=1)
     database_statement_timeout_s: int = Field(10, ge=1)
+    database_idle_timeout_s: int = Field(30, ge=1)
     database_pool_size: int = Field(10, ge=1)
+    database_max_overflow: int = Field(10, ge=0)
+    drain_s: float = Field(2.0, ge=0)
+    shutdown_timeout_s: int = Field(20, ge=1)
     page_size_max: int = Field(100, ge=1)
 
     @field_validator("database_url")

@@ -29,11 +29,26 @@ NOT_DURABLE = ("fsync=off", "synchronous_commit=off", "full_page_writes=off", "l
 
 
 class PostgresServer:
-    """A running server; ``database`` gives the address of a new database on it."""
+    """A server that can be stopped and started again; ``database`` gives the address of a new database on it."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, command: Sequence[str], account: pwd.struct_passwd | None) -> None:
+        self._folder, self._command, self._account = folder, command, account
         self._numbers = itertools.count()
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start; returns once the server answers."""
+        log = self._folder / "log"
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(self._command, stdout=output, stderr=output, **_as(self._account, self._folder))
+        self._wait(self._process, log)
+
+    def stop(self, sig: int = signal.SIGINT) -> None:
+        """Stop: SIGINT disconnects the clients, SIGQUIT does not even tidy up, SIGTERM waits for them (a second at most)."""
+        if self._process is not None:
+            self._process.send_signal(sig)
+            _wait_for_end(self._process)
+            self._process = None
 
     def database(self, template: str = "template0") -> str:
         """Create a database as a copy of another and give its address."""
@@ -55,7 +70,7 @@ class PostgresServer:
     def _admin(self) -> psycopg.Connection:
         return psycopg.connect(host=str(self._folder), user=USER, dbname="postgres", autocommit=True)
 
-    def wait(self, process: subprocess.Popen[bytes], log: Path) -> None:
+    def _wait(self, process: subprocess.Popen[bytes], log: Path) -> None:
         """Return once the server answers; raise with its log where it does not."""
         deadline = time.monotonic() + START_S
         while True:
@@ -69,7 +84,7 @@ class PostgresServer:
 
 
 @contextmanager
-def running_postgres() -> Iterator[PostgresServer]:
+def running_postgres(settings: Sequence[str] = NOT_DURABLE) -> Iterator[PostgresServer]:
     """Start a server in a new folder; stop it and remove the folder at the end."""
     folder = Path(tempfile.mkdtemp(prefix="shardplan-pg-", dir="/tmp"))  # a socket's path is 107 bytes at most
     try:
@@ -77,25 +92,21 @@ def running_postgres() -> Iterator[PostgresServer]:
         account = _account()
         if account is not None:
             os.chown(folder, account.pw_uid, account.pw_gid)
-        data, log = folder / "data", folder / "log"
+        data = folder / "data"
         initdb = [programs / "initdb", "-D", data, "-U", USER, "-A", "trust", "-E", "UTF8", "--no-locale", "--no-sync"]
         _run(initdb, folder, account)
-        settings = [part for setting in NOT_DURABLE for part in ("-c", setting)]
-        server = [str(part) for part in (programs / "postgres", "-D", data, "-k", folder, *settings)]
-        with log.open("wb") as output:
-            process = subprocess.Popen(server, stdout=output, stderr=output, **_as(account, folder))
+        given = [part for setting in settings for part in ("-c", setting)]
+        server = PostgresServer(folder, [str(part) for part in (programs / "postgres", "-D", data, "-k", folder, *given)], account)
         try:
-            postgres = PostgresServer(folder)
-            postgres.wait(process, log)
-            yield postgres
+            server.start()
+            yield server
         finally:
-            process.terminate()
-            _stop(process)
+            server.stop(signal.SIGTERM)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _stop(process: subprocess.Popen[bytes]) -> None:
+def _wait_for_end(process: subprocess.Popen[bytes]) -> None:
     """SIGTERM waits for clients, SIGINT disconnects them; a test that leaked a connection must not hang the session."""
     try:
         process.wait(1)

@@ -16,6 +16,7 @@ from app.domain.units import format_count, format_gib, format_number
 from app.emit import FILE_KINDS, files_for, trainer_files
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
+from app.observability import count_plan
 from app.services.document import checkpoint_document, plan_document
 from app.services.releases import release_warnings
 from app.services.request import PlanRequest
@@ -63,6 +64,13 @@ class Answer:
 
 
 def answer(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UNSAVED) -> Answer:
+    """Plan as ``planned`` does, and count the plan."""
+    made = planned(request, hub, label)
+    count_plan(made.plan.verdict, made.plan.candidates, ((rejection.reason, rejection.count) for rejection in made.plan.rejected))
+    return made
+
+
+def planned(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UNSAVED) -> Answer:
     """Plan, and write the files of the recommended settings.
 
     Args:

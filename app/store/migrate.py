@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+import threading
+from functools import cache
+from typing import Literal
+
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, text
+from sqlalchemy import Connection, inspect, text
 
 from app.resources import resource_dir
-from app.store.session import DatabaseOptions, for_writing, make_engine, reported_outages
+from app.store.outages import reported_outages
+from app.store.session import DatabaseOptions, for_writing, make_engine
+from app.store.tables import Base
+
+Schema = Literal["current", "ahead", "behind", "missing"]
+"""How a database's schema stands to this version: the same, of a newer one, of an older one, or its tables are not there."""
 
 ADVISORY_LOCK = 0x5348415244
 """Key of the PostgreSQL lock under which migrations run: "SHARD" in ASCII."""
@@ -17,16 +27,23 @@ ADVISORY_LOCK = 0x5348415244
 _LOCK_WAIT_S = 60
 _LOCK_TIMEOUT_S = 5
 _STATEMENT_TIMEOUT_S = 60
+_IN_THIS_PROCESS = threading.Lock()
+"""Alembic keeps the migration it runs in a global."""
+
+log = logging.getLogger(__name__)
 
 
 def upgrade(database_url: str, revision: str = "head") -> None:
     """Apply every migration up to ``revision`` in one transaction.
 
+    A database that a newer version migrated is left as it is: migrations stay usable by the version before them, so
+    that a replica of the older version can restart while the others are being replaced.
+
     Raises:
         UnavailableError: the database cannot be reached, or another process holds it for longer than a minute.
     """
     with reported_outages():
-        if revision == "head" and current(database_url) == head():
+        if revision == "head" and (at := current(database_url)) is not None and (at == head() or _is_newer(at)):
             return
         _run(database_url, revision, downwards=False)
 
@@ -52,6 +69,33 @@ def head() -> str | None:
     return ScriptDirectory.from_config(_config()).get_current_head()
 
 
+def schema_of(connection: Connection) -> Schema:
+    """How the schema of the database behind a connection stands to this version."""
+    tables = set(inspect(connection).get_table_names())
+    revision = MigrationContext.configure(connection).get_current_revision()
+    if revision is None or (revision != _newest() and not _is_newer(revision)):
+        return "behind"
+    if not tables >= set(Base.metadata.tables):
+        return "missing"
+    return "ahead" if _is_newer(revision) else "current"
+
+
+@cache
+def _known() -> frozenset[str]:
+    """Every revision this version can make."""
+    return frozenset(script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions())
+
+
+@cache
+def _newest() -> str | None:
+    return head()
+
+
+def _is_newer(revision: str) -> bool:
+    """Whether a revision is of a version after this one: nothing else writes revisions, and this one knows all before it."""
+    return revision not in _known()
+
+
 def _run(database_url: str, revision: str, *, downwards: bool) -> None:
     engine = make_engine(database_url, DatabaseOptions(statement_timeout_s=_LOCK_WAIT_S))
     config = _config()
@@ -59,8 +103,13 @@ def _run(database_url: str, revision: str, *, downwards: bool) -> None:
         with for_writing(engine).begin() as connection:  # on SQLite this is the lock
             if connection.dialect.name == "postgresql":
                 _guard(connection)
+            at = MigrationContext.configure(connection).get_current_revision()
+            if at is not None and _is_newer(at) and not downwards:  # migrated by another process while this one waited
+                log.warning("the database is at revision %s of a newer version; it is used as it is", at)
+                return
             config.attributes["connection"] = connection
-            (command.downgrade if downwards else command.upgrade)(config, revision)
+            with _IN_THIS_PROCESS:
+                (command.downgrade if downwards else command.upgrade)(config, revision)
     finally:
         engine.dispose()
 

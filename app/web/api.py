@@ -11,7 +11,7 @@ from app.domain.plan import Artifact
 from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan, new_plan_id
-from app.web.deps import DatabaseDep, HubDep, MetricsDep, SavedPlansDep
+from app.web.deps import HubDep, MetricsDep, SavedPlansDep
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
 
 router = APIRouter()
@@ -84,23 +84,10 @@ def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep, dialect: Dialec
     return file_response(saved.file(plan_id, file, dialect=dialect))
 
 
-@router.get("/healthz", tags=["operations"], summary="The process answers")
-def healthz() -> dict[str, str]:
-    """Answers while the process lives; asks nothing else."""
-    return {"status": "ok"}
-
-
 @router.get("/metrics", tags=["operations"], summary="Counters of this process, in Prometheus' text format")
 def get_metrics(metrics: MetricsDep) -> Response:
     """Requests by route and status, with their seconds."""
     return Response(metrics.render(), media_type="text/plain; version=0.0.4")
-
-
-@router.get("/readyz", tags=["operations"], responses=problems(503), summary="The database answers")
-def readyz(database: DatabaseDep) -> dict[str, str]:
-    """Answers 200 when plans can be saved, 503 when the database is away; planning works either way."""
-    database.ping()
-    return {"status": "ready"}
 
 
 def saved_document(kept: SavedPlan) -> dict[str, Any]:
