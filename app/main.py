@@ -21,7 +21,7 @@ from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
 from app.store.migrate import upgrade
 from app.store.session import Database, DatabaseOptions
-from app.web import api, middleware, pages, problems
+from app.web import api, compare_pages, middleware, pages, problems
 from app.web.schemas import EXAMPLE_REQUEST
 
 
@@ -45,6 +45,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     )  # fmt: skip
     app.state.database, app.state.hub = database, hub
     app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
+    app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)
     app.include_router(api.router)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
