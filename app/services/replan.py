@@ -82,8 +82,9 @@ def _change(row: Row) -> float | int | None:
 
 
 def _why(row: Row, moved: Sequence[Row], then: Document, now: Document) -> str:
-    if row.key in terms_of(now, row.section) or row.key in terms_of(then, row.section):
-        return _why_term(row, then, now)
+    term = row.key.removesuffix(", exposed")
+    if term in terms_of(now, row.section) or term in terms_of(then, row.section):
+        return _why_term(row.section, term, then, now)
     special: dict[str, Callable[[], str]] = {
         "verdict": lambda: _why_verdict(then, now),
         "settings": lambda: _why_settings(then, now),
@@ -96,12 +97,12 @@ def _why(row: Row, moved: Sequence[Row], then: Document, now: Document) -> str:
     if row.key in ("capacity_bytes", "usd_per_hour"):
         return "another figure in the catalogue"
     parts = [other for other in moved if other.section == row.section and other != row and _is_part(row, other, now, then)]
-    return _largest(parts)
+    return _largest(row, parts)
 
 
-def _why_term(row: Row, then: Document, now: Document) -> str:
+def _why_term(section: str, name: str, then: Document, now: Document) -> str:
     """From the two formulas: another equation, other numbers in it, or a rate behind it."""
-    before, after = terms_of(then, row.section).get(row.key), terms_of(now, row.section).get(row.key)
+    before, after = terms_of(then, section).get(name), terms_of(now, section).get(name)
     same_settings = _choice(then) == _choice(now)
     if before is None:
         return "counted by this engine only" if same_settings else "the settings chosen now have it"
@@ -147,12 +148,15 @@ def _is_part(total: Row, part: Row, now: Document, then: Document) -> bool:
     return named and part.unit == "bytes"
 
 
-def _largest(parts: Sequence[Row]) -> str:
-    """The part that moved most, in words."""
-    sized = [(abs(after - before), after - before, part) for part in parts for before, after in [[value or 0 for value in part.values]]]
+def _largest(total: Row, parts: Sequence[Row]) -> str:
+    """The part that moved most, in words; of a total in the same unit one that moved the same way."""
+    sized = [((part.values[1] or 0) - (part.values[0] or 0), part) for part in parts]
+    whole = _change(total)
+    if whole is not None:
+        sized = [(change, part) for change, part in sized if part.unit != total.unit or change * whole > 0]
     if not sized:
         return "follows from the figures above"
-    _, change, part = max(sized, key=lambda item: item[0])
+    change, part = max(sized, key=lambda item: abs(item[0]))
     amount = format_gib(abs(change)) if part.unit == "bytes" else f"{format_number(abs(change))} s"
     return f"mostly {_words(part.key.removesuffix('_s'))}: {amount} {'more' if change > 0 else 'less'}"
 

@@ -79,6 +79,21 @@ def test_a_moved_term_says_which_part_of_its_formula_moved(old: dict[str, Any], 
     assert (row["change"], row["unit"], row["now"] - row["then"]) == (5, "bytes", 5)
 
 
+def test_a_total_is_explained_by_a_part_that_moved_its_way(old: dict[str, Any], today: dict[str, Any]) -> None:
+    """Less in all is not explained by a term that grew, however much; an exposed time has the reason of its collective."""
+    flows = old["recommended"]["communication"]
+    flows["terms"][0]["bytes_per_step"] -= 2**33
+    flows["terms"][1]["bytes_per_step"] += 2**34
+    flows["terms"][1]["exposed_s"] += 1.0
+    flows["terms"][1]["formula"] = "1 × 1"
+    flows["bytes_per_step"] += 2**33
+    found = moved(old, today)
+    name = flows["terms"][1]["name"]
+    assert found["communication", "bytes_per_step"]["why"] == f"mostly {name}: 16 GiB less"
+    assert found["communication", f"{name}, exposed"]["why"] == found["communication", name]["why"]
+    assert "was 1 × 1" in found["communication", name]["why"]
+
+
 def test_former_settings_are_judged_by_todays_engine(old: dict[str, Any], today: dict[str, Any]) -> None:
     """One of today's alternatives says how it compares; a strategy of the ladder why it was passed over."""
     other = today["alternatives"][0]
