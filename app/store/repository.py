@@ -84,7 +84,7 @@ class PlanRepository:
     def add(self, plan: NewPlan) -> None:
         """Insert a plan."""
         values = {name: getattr(plan, name) for name in NewPlan.__dataclass_fields__}
-        self._session.execute(insert(PlanRow).values(**values, search_text=_search_text(plan)))
+        self._session.execute(insert(PlanRow).values(**values, search_text=search_text(plan.name, plan.model_name, plan.gpu_name)))
 
     def claim(self, record: IdempotencyRecord, created_at: datetime) -> bool:
         """Tie an idempotency key to a plan; False where the key is taken.
@@ -148,9 +148,9 @@ def _filtered(query: Select[Any], wanted: PlanFilter) -> Select[Any]:
     return query
 
 
-def _search_text(plan: PlanSummary) -> str:
+def search_text(*fields: str) -> str:
     """Three lines: name, model, GPUs; the number of line ends around a word says which one it is in."""
-    return "\n".join(" ".join(field.split()) for field in (plan.name, plan.model_name, plan.gpu_name)).casefold()
+    return "\n".join(" ".join(field.split()) for field in fields).casefold()
 
 
 def _literal(word: str) -> str:
