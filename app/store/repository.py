@@ -111,8 +111,8 @@ class PlanRepository:
 
     def get(self, plan_id: str) -> StoredPlan:
         """Read a plan; raises ``NotFoundError``."""
-        row = self._session.execute(select(*_STORED).where(PlanRow.id == plan_id)).first()
-        if row is None:
+        row = None if "\0" in plan_id else self._session.execute(select(*_STORED).where(PlanRow.id == plan_id)).first()
+        if row is None:  # PostgreSQL takes no U+0000, not even to look for it
             raise _unknown(plan_id)
         return StoredPlan(**_named(row))
 
@@ -126,7 +126,8 @@ class PlanRepository:
 
     def delete(self, plan_id: str, edit_token_hash: str) -> bool:
         """Delete a plan; False where the token is another one. Raises ``NotFoundError``."""
-        stored = self._session.execute(select(PlanRow.edit_token_hash).where(PlanRow.id == plan_id)).scalar()
+        wanted = select(PlanRow.edit_token_hash).where(PlanRow.id == plan_id)
+        stored = None if "\0" in plan_id else self._session.execute(wanted).scalar()
         if stored is None:
             raise _unknown(plan_id)
         if not hmac.compare_digest(stored, edit_token_hash):

@@ -69,6 +69,14 @@ def test_export_and_import(folder: Path, postgres: PostgresServer) -> None:
     postgres.drop(there)
 
 
+def test_through_a_pipe(folder: Path) -> None:
+    """Standard output and input do as well as files."""
+    source = filled(f"sqlite:///{folder / 'shardplan.db'}")
+    told = run("shardplan export | SHARDPLAN_DATABASE_URL=sqlite:///piped.db shardplan import -", folder, SHARDPLAN_DATABASE_URL=source)
+    assert told == "plans: 3 added, 0 there already; idempotency: 2 added, 0 there already\n"
+    assert contents(f"sqlite:///{folder / 'piped.db'}") == contents(source)
+
+
 def test_dump_and_restore(folder: Path, postgres: PostgresServer) -> None:
     """pg_dump brings rows, revision and triggers into an empty database."""
     source, copy = filled(postgres.database()), postgres.database()

@@ -83,12 +83,13 @@ def test_times_are_utc_wherever_they_come_from(database: Database) -> None:
     assert found.created_at.utcoffset() == timedelta(0)
 
 
-def test_an_unknown_plan_is_not_found(database: Database) -> None:
-    """Reading and deleting what is not there say so."""
-    with database.session() as session, pytest.raises(NotFoundError, match="no saved plan 'nope'"):
-        PlanRepository(session).get("nope")
+@pytest.mark.parametrize("plan_id", ["nope", "no\0pe", "", "x" * 500, "模型"])
+def test_an_unknown_plan_is_not_found(database: Database, plan_id: str) -> None:
+    """Reading and deleting what is not there say so, whatever stands in the address."""
+    with database.session() as session, pytest.raises(NotFoundError, match="there is no saved plan"):
+        PlanRepository(session).get(plan_id)
     with pytest.raises(NotFoundError), database.session(write=True) as session:
-        PlanRepository(session).delete("nope", "a" * 64)
+        PlanRepository(session).delete(plan_id, "a" * 64)
 
 
 def test_pages_neither_repeat_nor_hide(database: Database) -> None:
