@@ -24,7 +24,7 @@ from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
 from app.store.keeper import SchemaKeeper
 from app.store.session import Database, DatabaseOptions
-from app.web import api, health, middleware, pages, problems
+from app.web import api, compare_pages, health, middleware, pages, problems
 from app.web.schemas import EXAMPLE_REQUEST
 
 
@@ -53,6 +53,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.state.database, app.state.hub = database, hub
     app.state.schema_keeper, app.state.draining = keeper, draining
     app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
+    app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)
     app.include_router(api.router)
     app.include_router(health.router)

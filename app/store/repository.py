@@ -84,7 +84,7 @@ class PlanRepository:
     def add(self, plan: NewPlan) -> None:
         """Insert a plan."""
         values = {name: getattr(plan, name) for name in NewPlan.__dataclass_fields__}
-        self._session.execute(insert(PlanRow).values(**values, search_text=_search_text(plan)))
+        self._session.execute(insert(PlanRow).values(**values, search_text=search_text(plan.name, plan.model_name, plan.gpu_name)))
 
     def claim(self, record: IdempotencyRecord, created_at: datetime) -> bool:
         """Tie an idempotency key to a plan; False where the key is taken.
@@ -111,8 +111,8 @@ class PlanRepository:
 
     def get(self, plan_id: str) -> StoredPlan:
         """Read a plan; raises ``NotFoundError``."""
-        row = self._session.execute(select(*_STORED).where(PlanRow.id == plan_id)).first()
-        if row is None:
+        row = None if "\0" in plan_id else self._session.execute(select(*_STORED).where(PlanRow.id == plan_id)).first()
+        if row is None:  # PostgreSQL takes no U+0000, not even to look for it
             raise _unknown(plan_id)
         return StoredPlan(**_named(row))
 
@@ -126,7 +126,8 @@ class PlanRepository:
 
     def delete(self, plan_id: str, edit_token_hash: str) -> bool:
         """Delete a plan; False where the token is another one. Raises ``NotFoundError``."""
-        stored = self._session.execute(select(PlanRow.edit_token_hash).where(PlanRow.id == plan_id)).scalar()
+        wanted = select(PlanRow.edit_token_hash).where(PlanRow.id == plan_id)
+        stored = None if "\0" in plan_id else self._session.execute(wanted).scalar()
         if stored is None:
             raise _unknown(plan_id)
         if not hmac.compare_digest(stored, edit_token_hash):
@@ -148,9 +149,9 @@ def _filtered(query: Select[Any], wanted: PlanFilter) -> Select[Any]:
     return query
 
 
-def _search_text(plan: PlanSummary) -> str:
+def search_text(*fields: str) -> str:
     """Three lines: name, model, GPUs; the number of line ends around a word says which one it is in."""
-    return "\n".join(" ".join(field.split()) for field in (plan.name, plan.model_name, plan.gpu_name)).casefold()
+    return "\n".join(" ".join(field.split()) for field in fields).casefold()
 
 
 def _literal(word: str) -> str:

@@ -46,9 +46,9 @@ class Base(DeclarativeBase):
 
 
 class PlanRow(Base):
-    """One saved plan; inserted and deleted, never updated.
+    """One saved plan; inserted and deleted, never updated: a trigger of migration 0002 refuses that.
 
-    The documents are ``json`` on both databases, not ``jsonb``: nothing queries inside them, and jsonb would reorder
+    The documents are ``json`` on both databases, not ``jsonb`` (ADR 9): nothing queries inside them, and jsonb would reorder
     keys, turn 7.5e9 into an integer and refuse U+0000, while a saved plan is given back as it was saved.
     They come last so that a list reads the short columns without touching them.
     """

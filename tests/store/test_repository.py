@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from sqlalchemy import event, text
+from sqlalchemy.exc import DBAPIError
 
 from app.domain.errors import InvalidRequestError, NotFoundError, UnavailableError
 from app.store.cursor import Cursor
@@ -54,6 +55,25 @@ def test_a_plan_comes_back_as_it_was_saved(database: Database) -> None:
     assert found.created_at.tzinfo is not None
 
 
+def test_what_jsonb_would_change(postgres_url: str) -> None:
+    """The reasons of ADR 9 still hold: order, the way a number is written, U+0000; and a cast asks inside a document."""
+    opened = Database(postgres_url)
+
+    def as_jsonb(document: str) -> str:
+        with opened.session() as session:
+            return str(session.execute(text("SELECT CAST(:given AS jsonb)::text"), {"given": document}).scalar_one())
+
+    assert as_jsonb('{"zeta": 7.5e9, "a": 1}') == '{"a": 1, "zeta": 7500000000}'
+    with pytest.raises(DBAPIError, match="unsupported Unicode escape sequence"):
+        as_jsonb('{"a": "\\u0000"}')
+    with opened.session(write=True) as session:
+        PlanRepository(session).add(plan(answer={"recommended": {"settings": {"strategy": "zero2"}}}))
+        query = "SELECT answer::jsonb #>> '{recommended,settings,strategy}', count(*) FROM plans GROUP BY 1"
+        assert session.execute(text(query)).all() == [("zero2", 1)]
+        session.rollback()
+    opened.close()
+
+
 def test_times_are_utc_wherever_they_come_from(database: Database) -> None:
     """A moment given in another zone is the same moment in UTC when read."""
     add(database, plan(created_at=NOW.astimezone(timezone(timedelta(hours=8)))))
@@ -63,12 +83,13 @@ def test_times_are_utc_wherever_they_come_from(database: Database) -> None:
     assert found.created_at.utcoffset() == timedelta(0)
 
 
-def test_an_unknown_plan_is_not_found(database: Database) -> None:
-    """Reading and deleting what is not there say so."""
-    with database.session() as session, pytest.raises(NotFoundError, match="no saved plan 'nope'"):
-        PlanRepository(session).get("nope")
+@pytest.mark.parametrize("plan_id", ["nope", "no\0pe", "", "x" * 500, "模型"])
+def test_an_unknown_plan_is_not_found(database: Database, plan_id: str) -> None:
+    """Reading and deleting what is not there say so, whatever stands in the address."""
+    with database.session() as session, pytest.raises(NotFoundError, match="there is no saved plan"):
+        PlanRepository(session).get(plan_id)
     with pytest.raises(NotFoundError), database.session(write=True) as session:
-        PlanRepository(session).delete("nope", "a" * 64)
+        PlanRepository(session).delete(plan_id, "a" * 64)
 
 
 def test_pages_neither_repeat_nor_hide(database: Database) -> None:

@@ -1,0 +1,180 @@
+"""Saved plans set against each other, and one against what today's engine answers: JSON, or a page for a browser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import groupby
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.domain.units import format_gib, format_number
+from app.services.compare import compare
+from app.services.replan import replan
+from app.web.api import json_response
+from app.web.charts import seconds
+from app.web.deps import HubDep, SavedPlansDep
+from app.web.problems import prefers_html
+from app.web.rendering import page, percent
+from app.web.saved_pages import day
+from app.web.schemas import PlanOut, Verdict, problems
+from app.web.views import VERDICTS
+
+router = APIRouter(tags=["saved plans"])
+_VARY = {"vary": "Accept"}
+_SECTIONS = {"gpu_memory": "GPU memory", "host_memory": "Host memory per node", "nvme_memory": "NVMe per node"}
+_SUFFIXES = {"bytes": "_bytes", "s": "_s", "frac": "_frac"}
+Ids = Annotated[
+    list[str], Query(max_length=10, description="Ids of two to four saved plans, with commas between them or given repeatedly.")
+]
+
+
+class ChangeOut(BaseModel):
+    """One figure that moved."""
+
+    section: str
+    key: str
+    unit: str = Field(description="bytes, s or frac; empty for a count or a word")
+    then: Any
+    now: Any
+    change: float | None = Field(description="now − then; null where that is no number")
+    why: str
+
+
+class ChangesOut(BaseModel):
+    """What moved between the saved answer and today's."""
+
+    engine_version: dict[str, str | None] = Field(description="then and now")
+    summary: str
+    moved: list[ChangeOut]
+    files: list[dict[str, str]] = Field(description="name, status (added, removed, changed) and the lines that differ")
+
+
+class ReplanOut(PlanOut):
+    """Today's Plan for the request of a saved one; not saved."""
+
+    replan_of: dict[str, str] = Field(description="id, name, created_at and engine_version of the saved plan")
+    changes: ChangesOut
+
+
+class ComparedOut(BaseModel):
+    """A plan that is compared."""
+
+    model_config = ConfigDict(extra="allow")
+
+    id: str
+    name: str
+    created_at: str
+    engine_version: str
+    verdict: Verdict
+    summary: str
+
+
+class RowOut(BaseModel):
+    """One figure of every plan, in their order; null where a plan has none."""
+
+    section: str
+    key: str
+    unit: str
+    values: list[Any]
+
+
+class CompareOut(BaseModel):
+    """Plans side by side."""
+
+    plans: list[ComparedOut]
+    differences: list[RowOut]
+    same: list[RowOut]
+
+
+@router.get(
+    "/plans/compare",
+    responses={200: {"model": CompareOut}, **problems(404, 422, 503)},
+    summary="Compare saved plans",
+    response_model=None,
+)
+def get_compare(request: Request, saved: SavedPlansDep, ids: Ids) -> Response:
+    """Two to four plans side by side, differences first. A browser gets them as a page."""
+    wanted = [part.strip() for given in ids for part in given.split(",") if part.strip()]
+    found = compare(saved, wanted)
+    if not prefers_html(request):
+        return json_response(found, headers=_VARY)
+    plans = [plan | {"word": VERDICTS[plan["verdict"]], "created": day(plan["created_at"])} for plan in found["plans"]]
+    return page(request, "compare.html", plans=plans, differences=_grouped(found["differences"]), same=_grouped(found["same"]))
+
+
+@router.post(
+    "/plans/{plan_id}/replan",
+    responses={200: {"model": ReplanOut}, **problems(404, 409, 422, 503)},
+    summary="Plan again with today's engine",
+    response_model=None,
+)
+def post_replan(request: Request, plan_id: str, saved: SavedPlansDep, hub: HubDep) -> Response:
+    """The same request under today's engine, with what moved and why. Nothing is saved; the saved plan stays as it is."""
+    kept = saved.get(plan_id)
+    found = replan(kept, hub)
+    if not prefers_html(request):
+        return json_response(found, headers=_VARY)
+    verdicts = [{"key": key, "word": VERDICTS[key], "summary": text} for key, text in _verdicts(kept.answer, found)]
+    moved = [_cells(row | {"values": [row["then"], row["now"]]}) for row in found["changes"]["moved"]]
+    return page(
+        request,
+        "replan.html",
+        about=found["replan_of"] | {"created": day(kept.created_at)},
+        changes=found["changes"],
+        verdicts=verdicts,
+        moved=_by_section(moved),
+    )
+
+
+def _verdicts(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str, str]]:
+    return [(document["verdict"], str(document.get("summary", "")).partition(": ")[2]) for document in (then, now)]
+
+
+def _grouped(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return _by_section([_cells(row) for row in rows])
+
+
+def _by_section(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows, which come in the order of their sections, under the sections' titles."""
+    return [
+        {"title": _SECTIONS.get(name, name.capitalize()), "rows": list(listed)}
+        for name, listed in groupby(rows, key=lambda row: row["section"])
+    ]
+
+
+def _cells(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with its values as people read them; exactly where rounding would make different ones look alike."""
+    values = row["values"]
+    cells = [_cell(value, row["unit"]) for value in values]
+    if len({str(value) for value in values}) > 1 and len(set(cells)) == 1:
+        cells = [_exact(value, row["unit"]) for value in values]
+    numeric = all(value is None or (isinstance(value, (int, float)) and not isinstance(value, bool)) for value in values)
+    return row | {"label": _label(row), "cells": cells, "numeric": numeric}
+
+
+def _label(row: Mapping[str, Any]) -> str:
+    key = str(row["key"])
+    return key.removesuffix(_SUFFIXES[row["unit"]]).replace("_", " ") if row["unit"] in _SUFFIXES else key.replace("_", " ")
+
+
+def _cell(value: Any, unit: str) -> str:
+    if value is None:
+        return "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_cell(item, unit) for item in value)
+    if not isinstance(value, (int, float)):
+        return str(value)
+    written = {"bytes": format_gib, "s": seconds, "frac": percent}
+    if unit in written:
+        return written[unit](value)
+    return f"{value:,}" if isinstance(value, int) else format_number(value)
+
+
+def _exact(value: Any, unit: str) -> str:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return _cell(value, unit)
+    return f"{value:,} {unit}".strip() if unit != "frac" else f"{100 * value:,} %"
