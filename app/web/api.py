@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
 
 from app.domain.plan import Artifact
 from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan, new_plan_id
-from app.web.deps import DatabaseDep, HubDep, MetricsDep, SavedPlansDep
+from app.web.deps import DatabaseDep, HubDep, MetricsDep, SavedPlansDep, json_only
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(json_only)])
 
 FileName = Literal["ds_config.json", "ds_train.py", "fsdp2_train.py", "ddp_train.py", "accelerate.yaml", "launch.sh", "training_args.py"]
 Dialect = Annotated[
@@ -36,13 +36,15 @@ def file_response(artifact: Artifact) -> Response:
     return Response(artifact.text, media_type=artifact.media_type, headers=headers)
 
 
-@router.post("/plan", tags=["plan"], responses={200: {"model": PlanOut}, **problems(400, 413, 422, 503)}, summary="Plan one training run")
+@router.post(
+    "/plan", tags=["plan"], responses={200: {"model": PlanOut}, **problems(400, 413, 415, 422, 503)}, summary="Plan one training run"
+)
 def post_plan(body: PlanBody, hub: HubDep) -> Response:
     """Answer one request. Computes only: nothing is stored."""
     return json_response(answer(body, hub).document())
 
 
-@router.post("/plan/{file}", tags=["plan"], responses=problems(400, 409, 413, 422, 503), summary="One file of the recommended plan")
+@router.post("/plan/{file}", tags=["plan"], responses=problems(400, 409, 413, 415, 422, 503), summary="One file of the recommended plan")
 def post_plan_file(file: FileName, body: PlanBody, hub: HubDep, dialect: Dialect = "plain") -> Response:
     """Answer with that one file, in the dialect asked for."""
     return file_response(file_of(body, file, dialect=dialect, hub=hub))
@@ -52,7 +54,7 @@ def post_plan_file(file: FileName, body: PlanBody, hub: HubDep, dialect: Dialect
     "/plans",
     tags=["saved plans"],
     status_code=201,
-    responses={201: {"model": PlanOut}, **problems(400, 409, 413, 422, 503)},
+    responses={201: {"model": PlanOut}, **problems(400, 409, 413, 415, 422, 503)},
     summary="Plan and save",
 )
 def post_plans(

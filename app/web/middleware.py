@@ -156,7 +156,8 @@ class BodyGuard:
         )
 
     def _json_problem(self, headers: Headers, body: bytes) -> problems.Problem | None:
-        if not body or "json" not in headers.get("content-type", ""):
+        # As wide as can be: whatever an endpoint could take for JSON has to pass here.
+        if not body or "json" not in headers.get("content-type", "").lower():
             return None
         try:
             value = orjson.loads(body)

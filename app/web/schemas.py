@@ -195,6 +195,6 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 _MEANING = {
     400: "The body is not JSON", 403: "The edit token does not belong to the plan", 404: "There is no such thing",
-    409: "Not possible for this plan", 413: "The body is too large", 422: "The request is not valid",
+    409: "Not possible for this plan", 413: "The body is too large", 415: "The body is not said to be JSON", 422: "The request is not valid",
     503: "The database does not answer; try again",
 }  # fmt: skip

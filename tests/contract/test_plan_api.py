@@ -292,7 +292,11 @@ def test_video_tokens(client: TestClient) -> None:
     [
         ({"vae_stride": [0, 8, 8]}, "vae_stride", "greater than or equal to 1"),
         ({"patch": [1, -2, 2]}, "patch", "greater than or equal to 1"),
-        ({"frames": 100_000, "height": 100_000, "width": 100_000, "vae_stride": [1, 1, 1], "patch": [1, 1, 1]}, "tokens_from", "16,777,216"),
+        (
+            {"frames": 100_000, "height": 100_000, "width": 100_000, "vae_stride": [1, 1, 1], "patch": [1, 1, 1]},
+            "tokens_from",
+            "16,777,216",
+        ),
     ],
 )
 def test_clips_that_make_no_sequence_are_refused(client: TestClient, given: dict[str, Any], where: str, words: str) -> None:
