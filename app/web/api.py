@@ -44,7 +44,7 @@ def file_response(artifact: Artifact) -> Response:
 @router.post(
     "/plan",
     tags=["plan"],
-    responses={200: {"model": PlanOut}, **problems(400, 413, 415, 422, 503)},
+    responses={200: {"model": PlanOut}, **problems(400, 413, 415, 422, 429, 503)},
     summary="Plan one training run",
 )
 def post_plan(body: PlanBody, hub: HubDep) -> Response:
@@ -56,7 +56,7 @@ def post_plan(body: PlanBody, hub: HubDep) -> Response:
     "/plan/{file}",
     tags=["plan"],
     response_class=Response,
-    responses={**_FILE, **problems(400, 409, 413, 415, 422, 503)},
+    responses={**_FILE, **problems(400, 409, 413, 415, 422, 429, 503)},
     summary="One file of the recommended plan",
 )
 def post_plan_file(file: FileName, body: PlanBody, hub: HubDep, dialect: Dialect = "plain") -> Response:
@@ -68,7 +68,7 @@ def post_plan_file(file: FileName, body: PlanBody, hub: HubDep, dialect: Dialect
     "/plans",
     tags=["saved plans"],
     status_code=201,
-    responses={**_SAVED, **problems(400, 409, 413, 415, 422, 503)},
+    responses={**_SAVED, **problems(400, 409, 413, 415, 422, 429, 503)},
     summary="Plan and save",
 )
 def post_plans(
@@ -88,7 +88,7 @@ def post_plans(
 
 
 @router.delete(
-    "/plans/{plan_id}", tags=["saved plans"], status_code=204, responses=problems(403, 404, 422, 503), summary="Delete a saved plan"
+    "/plans/{plan_id}", tags=["saved plans"], status_code=204, responses=problems(403, 404, 422, 429, 503), summary="Delete a saved plan"
 )
 def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, Header(max_length=200)]) -> Response:
     """Delete a plan; the ``Edit-Token`` header is the secret its save answered with."""
@@ -100,7 +100,7 @@ def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, H
     "/plans/{plan_id}/{file}",
     tags=["saved plans"],
     response_class=Response,
-    responses={**_FILE, **problems(404, 422, 503)},
+    responses={**_FILE, **problems(404, 422, 429, 503)},
     summary="Download a file of a saved plan",
 )
 def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep, dialect: Dialect = "plain") -> Response:

@@ -30,7 +30,7 @@ def get_catalogues(request: Request) -> Response:
 
 @router.get(
     "/catalog/{kind}",
-    responses={200: {"model": CatalogOut, "content": PAGE}, **problems(422)},
+    responses={200: {"model": CatalogOut, "content": PAGE}, **problems(422, 429)},
     summary="Presets, each figure with its source",
     response_model=None,
 )

@@ -37,7 +37,7 @@ class ListQuery(BaseModel):
 
 @router.get(
     "/plans",
-    responses={200: {"model": PlanListOut, "content": PAGE}, **problems(422, 503)},
+    responses={200: {"model": PlanListOut, "content": PAGE}, **problems(422, 429, 503)},
     summary="List saved plans",
     response_model=None,
 )
@@ -55,7 +55,7 @@ def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery
 
 @router.get(
     "/plans/{plan_id}",
-    responses={200: {"model": SavedPlanOut, "content": PAGE}, **problems(404, 422, 503)},
+    responses={200: {"model": SavedPlanOut, "content": PAGE}, **problems(404, 422, 429, 503)},
     summary="Read a saved plan",
     response_model=None,
 )

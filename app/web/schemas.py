@@ -269,5 +269,5 @@ def files(*media_types: str) -> Responses:
 _MEANING = {
     400: "The body is not JSON", 403: "The edit token does not belong to the plan", 404: "There is no such thing",
     409: "Not possible for this plan", 413: "The body is too large", 415: "The body is not said to be JSON",
-    422: "The request is not valid", 503: "The database does not answer; try again",
+    422: "The request is not valid", 429: "Too many requests from this address; try again", 503: "The database does not answer; try again",
 }  # fmt: skip
