@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.services.saved_plans import PlanPage
 from app.store.repository import PlanFilter
 from app.web.api import json_response, saved_document
-from app.web.deps import SavedPlansDep
+from app.web.deps import PlanIdDep, SavedPlansDep
 from app.web.forms import to_fields
 from app.web.problems import prefers_html
 from app.web.rendering import page
@@ -59,7 +59,7 @@ def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery
     summary="Read a saved plan",
     response_model=None,
 )
-def get_plan(request: Request, plan_id: str, saved: SavedPlansDep) -> Response:
+def get_plan(request: Request, plan_id: PlanIdDep, saved: SavedPlansDep) -> Response:
     """The answer as it was when it was saved. A browser gets it as a page."""
     document = saved_document(saved.get(plan_id))
     return saved_page(document, request) if prefers_html(request) else json_response(document, headers=_VARY)
