@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
 PLAIN := --override-ini "addopts=--strict-markers -q"
 
-.PHONY: run test lint format types verify browser bench fit clean
+.PHONY: run test lint format types verify browser bench fuzz fit clean
 
 run: $(VENV)/.run
 	SHARDPLAN_HOST=$(HOST) SHARDPLAN_PORT=$(PORT) $(BIN)/python -m app.main
@@ -45,6 +45,11 @@ browser: $(VENV)/.browser
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(ARGS)
+
+# Generated requests by the thousand; `make test` sends a few hundred of them.
+fuzz: export SHARDPLAN_FUZZ_CASES := 1700
+fuzz: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/contract/test_generated.py $(PLAIN) $(ARGS)
 
 fit: $(VENV)/.dev
 	$(BIN)/python -m bench.fit $(ARGS)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from ipaddress import ip_network
 from typing import Literal
 
+from limits import parse_many
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -27,6 +29,8 @@ class AppSettings(BaseSettings):
         drain_s: how long ``/readyz`` answers 503 after SIGTERM before new connections are refused.
         shutdown_timeout_s: longest wait for running requests after that.
         page_size_max: most saved plans in one page of a list.
+        rate_limit: requests one client may send, such as ``60/minute`` or ``10/second;1000/hour``; empty for any number.
+        trusted_proxies: addresses and networks, with commas, whose ``X-Forwarded-For`` says who the client is.
     """
 
     model_config = SettingsConfigDict(env_prefix="SHARDPLAN_", frozen=True)
@@ -49,6 +53,26 @@ class AppSettings(BaseSettings):
     drain_s: float = Field(2.0, ge=0)
     shutdown_timeout_s: int = Field(20, ge=1)
     page_size_max: int = Field(100, ge=1)
+    rate_limit: str = ""
+    trusted_proxies: str = ""
+
+    @field_validator("rate_limit")
+    @classmethod
+    def _readable_rate(cls, value: str) -> str:
+        try:
+            readable = not value or all(rate.amount > 0 for rate in parse_many(value))
+        except ValueError:
+            readable = False
+        if not readable:
+            raise ValueError("give rates such as 60/minute or 10/second;1000/hour")
+        return value
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _readable_networks(cls, value: str) -> str:
+        for part in filter(None, map(str.strip, value.split(","))):
+            ip_network(part)
+        return value
 
     @field_validator("database_url")
     @classmethod

@@ -41,7 +41,7 @@ def launch_of(job: EmitJob, script: Artifact | None) -> Artifact:
         pinned_mb=ROUND_LIMIT_MIB,
         nvme_path=job.nvme_path if "nvme" in offloaded else None,
     )
-    return Artifact(filename="launch.sh", media_type="application/x-sh", text=text)
+    return Artifact(filename="launch.sh", media_type="text/x-shellscript", text=text)
 
 
 ROUND, CACHE = "pinned_max_round_threshold_mb", "pinned_max_cached_size_mb"

@@ -11,7 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Release = Annotated[str, Field(max_length=40)]
-Rate = Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)]
+Rate = Annotated[float, Field(ge=1e-3, le=1e9, allow_inf_nan=False)]
+Speed = Annotated[float, Field(ge=1e-3, le=1e6, allow_inf_nan=False)]
+Amount = Annotated[float, Field(ge=1e-3, le=1e5, allow_inf_nan=False)]
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 
@@ -145,11 +147,11 @@ class CustomGpu(BaseModel):
     model_config = _STRICT
 
     name: str = Field("custom GPU", max_length=100)
-    memory_gib: float = Field(gt=0, le=100_000, allow_inf_nan=False, description="What the driver reports, not the label.")
-    bf16_tflops: float = Field(gt=0, le=1e6, allow_inf_nan=False, description="Dense peak.")
-    hbm_gb_per_s: float = Field(gt=0, le=1e6, allow_inf_nan=False)
-    link_gb_per_s: float = Field(31.5, gt=0, le=1e5, allow_inf_nan=False, description="To its neighbours, one direction.")
-    pcie_gb_per_s: float = Field(25.0, gt=0, le=1e5, allow_inf_nan=False, description="To the host, one direction.")
+    memory_gib: Amount = Field(description="What the driver reports, not the label.")
+    bf16_tflops: Speed = Field(description="Dense peak.")
+    hbm_gb_per_s: Speed
+    link_gb_per_s: Amount = Field(31.5, description="To its neighbours, one direction.")
+    pcie_gb_per_s: Amount = Field(25.0, description="To the host, one direction.")
 
 
 class PoolIn(BaseModel):

@@ -22,6 +22,7 @@ from app.domain.search.planner import Question
 from app.domain.setup import TrainingSetup
 from app.ingest.hf_config import architecture_from_config
 from app.ingest.hub import Hub
+from app.services.bounds import check_size
 from app.services.cluster import resolve_pools
 from app.services.request import AdapterIn, ModelIn, PlanRequest, ShapeIn, TrainingIn, tokens_of
 
@@ -65,6 +66,7 @@ def resolve(request: PlanRequest, hub: Hub | None = None) -> Resolved:
         rates=fitted_rates(),
         headroom_frac=request.headroom_frac,
     )
+    check_size(setup.model, setup.recipe, cluster.pools)
     _check_training(setup)
     versions = versions_for({"deepspeed": request.deepspeed_version, "torch": request.torch_version})
     constraints = Constraints(**request.constraints.model_dump(), versions=versions)

@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 import orjson
-from fastapi import APIRouter, Body, Header, Query, Response
+from fastapi import APIRouter, Body, Depends, Header, Query, Response
 
 from app.domain.plan import Artifact
 from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan, new_plan_id
-from app.web.deps import HubDep, MetricsDep, SavedPlansDep
-from app.web.schemas import EXAMPLE_REQUEST, PlanOut, SaveRequest, problems
+from app.web.deps import HubDep, MetricsDep, PlanIdDep, SavedPlansDep, json_only
+from app.web.schemas import EXAMPLE_REQUEST, PlanOut, Responses, SavedPlanOut, SaveRequest, files, problems
 
-router = APIRouter()
+router = APIRouter(dependencies=[Depends(json_only)])
 
 FileName = Literal["ds_config.json", "ds_train.py", "fsdp2_train.py", "ddp_train.py", "accelerate.yaml", "launch.sh", "training_args.py"]
 Dialect = Annotated[
@@ -22,6 +22,11 @@ Dialect = Annotated[
     Query(description="hf_auto writes ds_config.json for the Hugging Face Trainer, with the values that training_args.py fills in."),
 ]
 _EXAMPLES: Any = {"llama-3.1-8b on 8 H100": {"value": EXAMPLE_REQUEST}}
+_SAVED: Responses = {
+    200: {"model": SavedPlanOut, "description": "Saved earlier under this Idempotency-Key; the plan as it was"},
+    201: {"model": SavedPlanOut, "headers": {"Location": {"description": "Address of the plan", "schema": {"type": "string"}}}},
+}
+_FILE = files("application/json", "application/yaml", "text/x-python", "text/x-shellscript")
 PlanBody = Annotated[PlanRequest, Body(openapi_examples=_EXAMPLES)]
 
 
@@ -36,13 +41,24 @@ def file_response(artifact: Artifact) -> Response:
     return Response(artifact.text, media_type=artifact.media_type, headers=headers)
 
 
-@router.post("/plan", tags=["plan"], responses={200: {"model": PlanOut}, **problems(400, 413, 422, 503)}, summary="Plan one training run")
+@router.post(
+    "/plan",
+    tags=["plan"],
+    responses={200: {"model": PlanOut}, **problems(400, 413, 415, 422, 429, 503)},
+    summary="Plan one training run",
+)
 def post_plan(body: PlanBody, hub: HubDep) -> Response:
     """Answer one request. Computes only: nothing is stored."""
     return json_response(answer(body, hub).document())
 
 
-@router.post("/plan/{file}", tags=["plan"], responses=problems(400, 409, 413, 422, 503), summary="One file of the recommended plan")
+@router.post(
+    "/plan/{file}",
+    tags=["plan"],
+    response_class=Response,
+    responses={**_FILE, **problems(400, 409, 413, 415, 422, 429, 503)},
+    summary="One file of the recommended plan",
+)
 def post_plan_file(file: FileName, body: PlanBody, hub: HubDep, dialect: Dialect = "plain") -> Response:
     """Answer with that one file, in the dialect asked for."""
     return file_response(file_of(body, file, dialect=dialect, hub=hub))
@@ -52,7 +68,7 @@ def post_plan_file(file: FileName, body: PlanBody, hub: HubDep, dialect: Dialect
     "/plans",
     tags=["saved plans"],
     status_code=201,
-    responses={201: {"model": PlanOut}, **problems(400, 409, 413, 422, 503)},
+    responses={**_SAVED, **problems(400, 409, 413, 415, 422, 429, 503)},
     summary="Plan and save",
 )
 def post_plans(
@@ -71,20 +87,34 @@ def post_plans(
     return json_response(saved_document(kept), 200 if kept.replayed else 201, {"location": f"/plans/{kept.id}"})
 
 
-@router.delete("/plans/{plan_id}", tags=["saved plans"], status_code=204, responses=problems(403, 404, 503), summary="Delete a saved plan")
-def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, Header(max_length=200)]) -> Response:
+@router.delete(
+    "/plans/{plan_id}", tags=["saved plans"], status_code=204, responses=problems(403, 404, 422, 429, 503), summary="Delete a saved plan"
+)
+def delete_plan(plan_id: PlanIdDep, saved: SavedPlansDep, edit_token: Annotated[str, Header(max_length=200)]) -> Response:
     """Delete a plan; the ``Edit-Token`` header is the secret its save answered with."""
     saved.delete(plan_id, edit_token)
     return Response(status_code=204)
 
 
-@router.get("/plans/{plan_id}/{file}", tags=["saved plans"], responses=problems(404, 503), summary="Download a file of a saved plan")
-def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep, dialect: Dialect = "plain") -> Response:
+@router.get(
+    "/plans/{plan_id}/{file}",
+    tags=["saved plans"],
+    response_class=Response,
+    responses={**_FILE, **problems(404, 422, 429, 503)},
+    summary="Download a file of a saved plan",
+)
+def get_plan_file(plan_id: PlanIdDep, file: str, saved: SavedPlansDep, dialect: Dialect = "plain") -> Response:
     """A generated file, as it was when the plan was saved."""
     return file_response(saved.file(plan_id, file, dialect=dialect))
 
 
-@router.get("/metrics", tags=["operations"], summary="Counters of this process, in Prometheus' text format")
+@router.get(
+    "/metrics",
+    tags=["operations"],
+    response_class=Response,
+    responses=files("text/plain"),
+    summary="Counters of this process, in Prometheus' text format",
+)
 def get_metrics(metrics: MetricsDep) -> Response:
     """Requests by route and status, with their seconds."""
     return Response(metrics.render(), media_type="text/plain; version=0.0.4")

@@ -12,7 +12,7 @@ from app.domain.units import format_count, format_gib, format_number
 from app.web.api import json_response
 from app.web.problems import prefers_html
 from app.web.rendering import page
-from app.web.schemas import problems
+from app.web.schemas import PAGE, CatalogOut, problems
 
 router = APIRouter(tags=["catalogue"])
 KINDS = {"gpus": "GPUs", "instances": "Instances", "models": "Models"}
@@ -28,7 +28,12 @@ def get_catalogues(request: Request) -> Response:
     return page(request, "catalog.html", kinds=KINDS, counts=counts)
 
 
-@router.get("/catalog/{kind}", responses=problems(404, 422), summary="Presets, each figure with its source", response_model=None)
+@router.get(
+    "/catalog/{kind}",
+    responses={200: {"model": CatalogOut, "content": PAGE}, **problems(422, 429)},
+    summary="Presets, each figure with its source",
+    response_model=None,
+)
 def get_catalog(request: Request, kind: Kind) -> Response:
     """GPUs, instances or models that can be named in a request. A browser gets them as a page."""
     document = catalog_document(kind)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
+from app.domain.errors import FieldError, NotFoundError
 from app.ingest.hub import Hub
 from app.observability import Metrics
 from app.services.saved_plans import SavedPlans
 from app.store.session import Database
+from app.web.problems import JSON, MediaTypeError
+
+_JSON = re.compile(r"application/(?:[^\s/;]+\+)?json", re.IGNORECASE)
+_QUIET = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 
 
 async def get_hub(request: Request) -> Hub | None:
@@ -32,6 +38,28 @@ async def get_metrics(request: Request) -> Metrics:
     return cast(Metrics, request.app.state.metrics)
 
 
+async def plan_id_of(plan_id: str) -> str:
+    """The id in an address; raises ``NotFoundError`` for one that no database could hold."""
+    if "\0" in plan_id:
+        raise NotFoundError(f"there is no saved plan {plan_id[:40]!r}: no id has the character U+0000")
+    return plan_id
+
+
+async def json_only(request: Request) -> None:
+    """Refuse a body that does not say it is JSON, before anything reads it.
+
+    Raises:
+        MediaTypeError: with the Content-Type that was given, and the one that is read.
+    """
+    given = request.headers.get("content-type", "")
+    if request.method in _QUIET or _JSON.fullmatch(given.partition(";")[0].strip()) or not await request.body():
+        return
+    msg = f"Content-Type is {given[:80]!r}; this address reads JSON" if given else "the body has no Content-Type; this address reads JSON"
+    hint = f"send Content-Type: {JSON}"
+    raise MediaTypeError(f"{msg}; {hint}", (FieldError(("Content-Type",), msg, hint),))
+
+
+PlanIdDep = Annotated[str, Depends(plan_id_of)]
 HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]

@@ -20,6 +20,7 @@ from app.ingest.nesting import too_deep
 from app.observability import Metrics, request_id_var
 from app.settings import AppSettings
 from app.web import problems
+from app.web.limits import RateLimit, networks_of
 
 CONTENT_SECURITY_POLICY = "; ".join(
     (
@@ -49,8 +50,10 @@ log = logging.getLogger("shardplan.request")
 
 
 def install(app: FastAPI, settings: AppSettings, metrics: Metrics | None = None) -> None:
-    """Put both middlewares around the app, the request context outermost; the counters are in ``app.state.metrics``."""
+    """Put the middlewares around the app, the request context outermost; the counters are in ``app.state.metrics``."""
     app.add_middleware(BodyGuard, max_bytes=settings.max_body_bytes, max_depth=settings.max_json_depth)
+    if settings.rate_limit:
+        app.add_middleware(RateLimit, rates=settings.rate_limit, trusted_proxies=networks_of(settings.trusted_proxies))
     app.state.metrics = metrics or Metrics()
     app.add_middleware(RequestContext, metrics=app.state.metrics)
 
@@ -156,7 +159,8 @@ class BodyGuard:
         )
 
     def _json_problem(self, headers: Headers, body: bytes) -> problems.Problem | None:
-        if not body or "json" not in headers.get("content-type", ""):
+        # As wide as can be: whatever an endpoint could take for JSON has to pass here.
+        if not body or "json" not in headers.get("content-type", "").lower():
             return None
         try:
             value = orjson.loads(body)

@@ -26,12 +26,23 @@ from app.services.saved_plans import ForbiddenError
 from app.web.validation import field_errors
 
 PROBLEM_JSON = "application/problem+json"
+JSON = "application/json"
 RETRY_AFTER_S = 5
+
+
+class MediaTypeError(ShardplanError):
+    """A body whose Content-Type says that it is not what the endpoint reads."""
+
+    code = "unsupported_media_type"
+    title = "The body is not of a type that is read here"
+
+
 STATUS: dict[type[ShardplanError], int] = {
     InvalidRequestError: 422,
     NotFoundError: 404,
     ConflictError: 409,
     ForbiddenError: 403,
+    MediaTypeError: 415,
     UnavailableError: 503,
     ShardplanError: 400,
 }
@@ -106,7 +117,10 @@ def prefers_html(request: Request) -> bool:
 def from_error(error: ShardplanError) -> Problem:
     """The problem an error of this product stands for."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
-    headers = {"Retry-After": str(RETRY_AFTER_S)} if status == HTTPStatus.SERVICE_UNAVAILABLE else {}
+    headers = {
+        HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": str(RETRY_AFTER_S)},
+        HTTPStatus.UNSUPPORTED_MEDIA_TYPE: {"Accept": JSON},
+    }.get(HTTPStatus(status), {})
     return Problem(status=status, code=error.code, title=error.title, detail=error.detail, errors=error.errors, headers=headers)
 
 

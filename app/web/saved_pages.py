@@ -11,11 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.services.saved_plans import PlanPage
 from app.store.repository import PlanFilter
 from app.web.api import json_response, saved_document
-from app.web.deps import SavedPlansDep
+from app.web.deps import PlanIdDep, SavedPlansDep
 from app.web.forms import to_fields
 from app.web.problems import prefers_html
 from app.web.rendering import page
-from app.web.schemas import PlanOut, problems
+from app.web.schemas import PAGE, PlanListOut, SavedPlanOut, problems
 from app.web.views import VERDICTS, answer_view
 
 router = APIRouter(tags=["saved plans"])
@@ -35,7 +35,12 @@ class ListQuery(BaseModel):
     limit: int = Field(20, ge=1, le=100)
 
 
-@router.get("/plans", responses=problems(422, 503), summary="List saved plans", response_model=None)
+@router.get(
+    "/plans",
+    responses={200: {"model": PlanListOut, "content": PAGE}, **problems(422, 429, 503)},
+    summary="List saved plans",
+    response_model=None,
+)
 def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery, Query()]) -> Response:
     """Newest first, in pages; ``next`` is the address of the following page. A browser gets them as a page."""
     wanted = PlanFilter(text=query.q, name=query.name, model=query.model, gpu=query.gpu)
@@ -48,8 +53,13 @@ def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery
     return page(request, "plans.html", rows=rows, next_href=f"/plans?{after}" if after else "", query=query, first=query.cursor is None)
 
 
-@router.get("/plans/{plan_id}", responses={200: {"model": PlanOut}, **problems(404, 503)}, summary="Read a saved plan", response_model=None)
-def get_plan(request: Request, plan_id: str, saved: SavedPlansDep) -> Response:
+@router.get(
+    "/plans/{plan_id}",
+    responses={200: {"model": SavedPlanOut, "content": PAGE}, **problems(404, 422, 429, 503)},
+    summary="Read a saved plan",
+    response_model=None,
+)
+def get_plan(request: Request, plan_id: PlanIdDep, saved: SavedPlansDep) -> Response:
     """The answer as it was when it was saved. A browser gets it as a page."""
     document = saved_document(saved.get(plan_id))
     return saved_page(document, request) if prefers_html(request) else json_response(document, headers=_VARY)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -141,12 +142,11 @@ class WarningOut(BaseModel):
     fix: str
 
 
-class PlanOut(BaseModel):
-    """The answer to one request."""
+class AnswerOut(BaseModel):
+    """What the answer of every engine so far has."""
 
     model_config = _OPEN
 
-    id: str | None
     engine_version: str
     request: dict[str, Any]
     verdict: Verdict
@@ -160,8 +160,69 @@ class PlanOut(BaseModel):
     search: dict[str, Any]
     warnings: list[WarningOut]
     files: dict[str, str]
+
+
+class PlanOut(AnswerOut):
+    """The answer to one request."""
+
+    id: str | None
     dialects: dict[str, dict[str, str]] = Field(description="the same plan for others: hf_auto for the Hugging Face Trainer")
     checkpoint: CheckpointOut
+
+
+class SavedPlanOut(AnswerOut):
+    """A saved plan: the answer as it was, possibly of an earlier engine, with what it is called and found by."""
+
+    id: str
+    name: str
+    note: str
+    created_at: datetime
+    links: dict[str, str] = Field(description="the plan itself, and each of its files")
+    dialect_links: dict[str, dict[str, str]]
+    edit_token: str | None = Field(None, description="once, in the answer to the save: what deletes the plan")
+    dialects: dict[str, dict[str, str]] = Field(default_factory=dict)
+    checkpoint: CheckpointOut | None = None
+
+
+class PlanSummaryOut(BaseModel):
+    """What a list shows of a saved plan."""
+
+    id: str
+    name: str
+    created_at: datetime
+    engine_version: str
+    model_name: str
+    gpu_name: str
+    verdict: Verdict
+    links: dict[str, str]
+
+
+class PlanListOut(BaseModel):
+    """One page of saved plans, the newest first."""
+
+    items: list[PlanSummaryOut]
+    next_cursor: str | None
+    next: str | None = Field(description="address of the following page; null on the last")
+
+
+class CatalogEntryOut(BaseModel):
+    """One preset, with its figures."""
+
+    model_config = _OPEN
+
+    key: str
+    name: str
+
+
+class CatalogOut(BaseModel):
+    """One catalogue: its entries under its own name, and where their figures are from."""
+
+    model_config = _OPEN
+
+    gpus: list[CatalogEntryOut] | None = None
+    instances: list[CatalogEntryOut] | None = None
+    models: list[CatalogEntryOut] | None = None
+    sources: dict[str, Any] = Field(description="what the source keys of the entries stand for")
 
 
 class FieldErrorOut(BaseModel):
@@ -184,17 +245,29 @@ class ProblemOut(BaseModel):
     errors: list[FieldErrorOut]
 
 
-def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Problem answers of an endpoint, for its OpenAPI entry."""
+Responses = dict[int | str, dict[str, Any]]
+_TEXT = {"schema": {"type": "string"}}
+PAGE: dict[str, Any] = {"text/html": _TEXT}
+"""What a browser gets of an address that answers everything else with JSON."""
+
+
+def problems(*statuses: int) -> Responses:
+    """Problem answers of an endpoint, for its OpenAPI entry; a client that prefers HTML gets a page."""
     schema = ProblemOut.model_json_schema()
     # Written out in place: a reference would need an entry among the document's components, which only FastAPI makes.
     schema["properties"]["errors"]["items"] = schema.pop("$defs")["FieldErrorOut"]
-    content = {"application/problem+json": {"schema": schema}}
+    content = {"application/problem+json": {"schema": schema}} | PAGE
     return {status: {"description": _MEANING[status], "content": content} for status in statuses}
+
+
+def files(*media_types: str) -> Responses:
+    """A generated file as the answer of an endpoint, for its OpenAPI entry."""
+    content = {media_type: {"schema": {"type": "object"}} if media_type.endswith("json") else _TEXT for media_type in media_types}
+    return {200: {"description": "The file", "content": content}}
 
 
 _MEANING = {
     400: "The body is not JSON", 403: "The edit token does not belong to the plan", 404: "There is no such thing",
-    409: "Not possible for this plan", 413: "The body is too large", 422: "The request is not valid",
-    503: "The database does not answer; try again",
+    409: "Not possible for this plan", 413: "The body is too large", 415: "The body is not said to be JSON",
+    422: "The request is not valid", 429: "Too many requests from this address; try again", 503: "The database does not answer; try again",
 }  # fmt: skip

@@ -38,7 +38,9 @@ def field_errors(errors: Iterable[Mapping[str, Any]], model: Any = None) -> tupl
 
 
 def shown(value: Any) -> str:
-    """A value as it may be repeated to its sender: JSON-like and short."""
+    """A value as it may be repeated to its sender: JSON-like and short, and never the bytes of a body."""
+    if isinstance(value, (bytes, bytearray)):
+        return f"{len(value):,} bytes that were not read as JSON"
     if isinstance(value, (dict, list)):
         return f"an object with {len(value)} keys" if isinstance(value, dict) else f"a list of {len(value)}"
     names = {None: "null", True: "true", False: "false"}

@@ -1,0 +1,94 @@
+"""The OpenAPI document tells the truth: every route's statuses, media types and shapes are those of real answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.web.schemas import EXAMPLE_REQUEST
+from tests.contract.answers import departures
+
+HTML = {"accept": "text/html"}
+BIG = b'"' + b"x" * 2**21 + b'"'
+JSON = {"content-type": "application/json"}
+
+
+@pytest.fixture
+def document(client: TestClient) -> dict[str, Any]:
+    found: dict[str, Any] = client.get("/openapi.json").json()
+    return found
+
+
+def responses(document: dict[str, Any], method: str, route: str) -> dict[str, Any]:
+    found: dict[str, Any] = document["paths"][route][method]["responses"]
+    return found
+
+
+def test_files_are_documented_as_files(document: dict[str, Any]) -> None:
+    """Each by its own media types; only ds_config.json is JSON, and nothing has an empty schema."""
+    for method, route in (("post", "/plan/{file}"), ("get", "/plans/{plan_id}/{file}")):
+        content = responses(document, method, route)["200"]["content"]
+        assert set(content) == {"application/json", "application/yaml", "text/x-python", "text/x-shellscript"}
+    assert list(responses(document, "get", "/metrics")["200"]["content"]) == ["text/plain"]
+    every = [r for operations in document["paths"].values() for o in operations.values() for r in o["responses"].values()]
+    contents = [c for r in every for c in r.get("content", {}).values()]
+    assert len(contents) > 50
+    assert all(c.get("schema") for c in contents)
+
+
+def test_every_problem_is_documented_as_one(document: dict[str, Any]) -> None:
+    """application/problem+json, or a page for a browser; FastAPI's own shape of a 422 is nowhere."""
+    for operations in document["paths"].values():
+        for operation in operations.values():
+            for status, response in operation["responses"].items():
+                if status >= "400":
+                    assert set(response["content"]) == {"application/problem+json", "text/html"}
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def test_every_route_answers_as_documented(client: TestClient, document: dict[str, Any]) -> None:
+    """Good and bad requests to every route: what comes back is in the document, and so is each status that was aimed at."""
+    saved = client.post("/plans", json=EXAMPLE_REQUEST | {"name": "one"}, headers={"idempotency-key": "k"})
+    plan, token = saved.json()["id"], saved.json()["edit_token"]
+    asked: list[tuple[int, str, Any]] = [(201, "/plans", saved)]
+
+    def ask(status: int, route: str, method: str, **given: Any) -> None:
+        path = given.pop("path", route).replace("{plan_id}", plan)
+        asked.append((status, route, client.request(method, path, **given)))
+
+    ask(200, "/plans", "POST", json=EXAMPLE_REQUEST | {"name": "one"}, headers={"idempotency-key": "k"})
+    ask(409, "/plans", "POST", json=EXAMPLE_REQUEST | {"name": "two"}, headers={"idempotency-key": "k"})
+    for route, path in (("/plan", "/plan"), ("/plan/{file}", "/plan/launch.sh"), ("/plans", "/plans")):
+        ask(400, route, "POST", path=path, content=b"{", headers=JSON)
+        ask(413, route, "POST", path=path, content=BIG, headers=JSON)
+        ask(415, route, "POST", path=path, content=b"x")
+        ask(422, route, "POST", path=path, json={})
+        ask(422, route, "POST", path=path, json={}, headers=HTML)
+    ask(200, "/plan", "POST", json=EXAMPLE_REQUEST)
+    files = saved.json()["files"]
+    assert len(files) == 4
+    for file in files:
+        ask(200, "/plan/{file}", "POST", path=f"/plan/{file}", json=EXAMPLE_REQUEST)
+        ask(200, "/plans/{plan_id}/{file}", "GET", path=f"/plans/{plan}/{file}")
+    ask(409, "/plan/{file}", "POST", path="/plan/fsdp2_train.py", json=EXAMPLE_REQUEST)
+    ask(404, "/plans/{plan_id}/{file}", "GET", path=f"/plans/{plan}/nothing.txt")
+    ask(422, "/plans/{plan_id}/{file}", "GET", path=f"/plans/{plan}/launch.sh?dialect=none")
+    for accept in ({}, HTML):
+        ask(200, "/plans", "GET", headers=accept)
+        ask(422, "/plans", "GET", path="/plans?limit=0", headers=accept)
+        ask(200, "/plans/{plan_id}", "GET", headers=accept)
+        ask(404, "/plans/{plan_id}", "GET", path="/plans/none", headers=accept)
+        ask(422, "/catalog/{kind}", "GET", path="/catalog/none", headers=accept)
+        for kind in ("gpus", "instances", "models"):
+            ask(200, "/catalog/{kind}", "GET", path=f"/catalog/{kind}", headers=accept)
+    for route in ("/healthz", "/readyz", "/metrics"):
+        ask(200, route, "GET")
+    ask(422, "/plans/{plan_id}", "DELETE")
+    ask(403, "/plans/{plan_id}", "DELETE", headers={"edit-token": "x"})
+    ask(204, "/plans/{plan_id}", "DELETE", headers={"edit-token": token})
+    ask(404, "/plans/{plan_id}", "DELETE", headers={"edit-token": token})
+    assert [(status, a.status_code, a.request.method, route) for status, route, a in asked if a.status_code != status] == []
+    assert {(route, found) for _, route, a in asked if (found := tuple(departures(document, route, a)))} == set()
+    assert {route for _, route, _ in asked} == set(document["paths"])
