@@ -14,11 +14,11 @@ from app.services.compare import compare
 from app.services.replan import replan
 from app.web.api import json_response
 from app.web.charts import seconds
-from app.web.deps import HubDep, SavedPlansDep
+from app.web.deps import HubDep, PlanIdDep, SavedPlansDep
 from app.web.problems import prefers_html
 from app.web.rendering import page, percent
 from app.web.saved_pages import day
-from app.web.schemas import PlanOut, Verdict, problems
+from app.web.schemas import PAGE, PlanOut, Verdict, problems
 from app.web.views import VERDICTS
 
 router = APIRouter(tags=["saved plans"])
@@ -90,7 +90,7 @@ class CompareOut(BaseModel):
 
 @router.get(
     "/plans/compare",
-    responses={200: {"model": CompareOut}, **problems(404, 422, 503)},
+    responses={200: {"model": CompareOut, "content": PAGE}, **problems(404, 422, 429, 503)},
     summary="Compare saved plans",
     response_model=None,
 )
@@ -106,11 +106,11 @@ def get_compare(request: Request, saved: SavedPlansDep, ids: Ids) -> Response:
 
 @router.post(
     "/plans/{plan_id}/replan",
-    responses={200: {"model": ReplanOut}, **problems(404, 409, 422, 503)},
+    responses={200: {"model": ReplanOut, "content": PAGE}, **problems(404, 409, 422, 429, 503)},
     summary="Plan again with today's engine",
     response_model=None,
 )
-def post_replan(request: Request, plan_id: str, saved: SavedPlansDep, hub: HubDep) -> Response:
+def post_replan(request: Request, plan_id: PlanIdDep, saved: SavedPlansDep, hub: HubDep) -> Response:
     """The same request under today's engine, with what moved and why. Nothing is saved; the saved plan stays as it is."""
     kept = saved.get(plan_id)
     found = replan(kept, hub)

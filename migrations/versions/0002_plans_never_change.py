@@ -28,7 +28,7 @@ def upgrade() -> None:
         return
     op.execute(
         sa.text(
-            "CREATE FUNCTION shardplan_never_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
+            "CREATE OR REPLACE FUNCTION shardplan_never_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN "
             "RAISE EXCEPTION 'rows of % never change', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation'; END $$"
         )
     )

@@ -83,6 +83,13 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(422, "/catalog/{kind}", "GET", path="/catalog/none", headers=accept)
         for kind in ("gpus", "instances", "models"):
             ask(200, "/catalog/{kind}", "GET", path=f"/catalog/{kind}", headers=accept)
+    other = client.post("/plans", json=EXAMPLE_REQUEST | {"name": "another"}).json()["id"]
+    for accept in ({}, HTML):
+        ask(200, "/plans/compare", "GET", path=f"/plans/compare?ids={plan},{other}", headers=accept)
+        ask(404, "/plans/compare", "GET", path=f"/plans/compare?ids={plan},none", headers=accept)
+        ask(422, "/plans/compare", "GET", path=f"/plans/compare?ids={plan}", headers=accept)
+        ask(200, "/plans/{plan_id}/replan", "POST", path=f"/plans/{plan}/replan", headers=accept)
+        ask(404, "/plans/{plan_id}/replan", "POST", path="/plans/none/replan", headers=accept)
     for route in ("/healthz", "/readyz", "/metrics"):
         ask(200, route, "GET")
     ask(422, "/plans/{plan_id}", "DELETE")
