@@ -29,7 +29,10 @@ def comment(value: object) -> str:
 
 def comment_lines(value: object) -> list[str]:
     """The same over as many lines as it takes, further ones indented; what no plan is as long as is cut."""
-    lines = wrap(_printable(value), COMMENT_CHARS, subsequent_indent="  ", break_on_hyphens=False)
+    text = _printable(value)
+    if len(text) <= COMMENT_CHARS:
+        return [text] if text else []
+    lines = wrap(text, COMMENT_CHARS, subsequent_indent="  ", break_on_hyphens=False)
     return lines if len(lines) <= COMMENT_LINES else [*lines[: COMMENT_LINES - 1], comment(lines[COMMENT_LINES - 1] + "…" * COMMENT_CHARS)]
 
 

@@ -179,7 +179,8 @@ def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, column
     ranks = np.where(_frees_early(c), c.state_ranks, c.grad_ranks)
     stage0 = (c.deepspeed > 0) & ~c.zero12 & ~c.zero3
     width = np.where(stage0, np.minimum(c.grad_bytes, c.compute_bytes), c.grad_bytes)
-    ledger.add(gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share),
+    life = _gradient_life(setup, numbers, columns, share)
+    ledger.add(gradient_bytes, "gradients", "backward", life,
                params=kept, bytes_each=width, ranks=ranks)  # fmt: skip
     # The part of an offloaded optimizer that stays is given fp32 gradients of its own, when the engine is built.
     ledger.add(gradient_bytes, "gradients", "always", ALWAYS, params=share.trainable * leaves * (1 - c.away), bytes_each=c.master_bytes,
@@ -187,7 +188,7 @@ def _add_gradients(ledger: Tally, setup: TrainingSetup, numbers: Numbers, column
     # A flat buffer of exactly its part is what fp32 accumulation has instead.
     flat_part = c.zero12 & (c.grad_bytes <= c.compute_bytes) & (c.offload_optimizer == 0) & (c.state_ranks > 1)
     if not numbers.adapter and flat_part.any():
-        ledger.add(cut_gradient_bytes, "gradients", "backward", _gradient_life(setup, numbers, columns, share) | {STEP: 1.0},
+        ledger.add(cut_gradient_bytes, "gradients", "backward", life | {STEP: 1.0},
                    params=cut_numel(setup, columns) * flat_part / c.tp, bytes_each=c.grad_bytes)  # fmt: skip
     twice = stage1 & (c.grad_bytes > c.compute_bytes) & (c.offload_optimizer != 1)
     # The copy that is sent goes when the reduction is over, the module's own gradients when the step is.
