@@ -11,7 +11,7 @@ import yaml
 
 from app.domain.parallel.fsdp_names import to_fsdp1
 from app.domain.plan import Artifact
-from app.emit.hf_args import sequence_parallel_fields
+from app.emit.hf_args import mesh_sizes, sequence_parallel_fields
 from app.emit.job import EmitJob
 from app.emit.model_source import class_names
 from app.emit.recipe import CLIENT_OPTIMIZERS, fsdp_offload, header, mixed_precision, zero_stage
@@ -87,16 +87,8 @@ def _fsdp2(job: EmitJob) -> dict[str, Any]:
 
 def _parallelism(job: EmitJob) -> dict[str, Any]:
     """The mesh, where it is more than one line of ranks. Keys without the prefix would be dropped in silence."""
-    s = job.settings
-    if s.dp_replicate == s.tensor_parallel == s.sequence_parallel == 1:
-        return {}
-    sizes = {
-        "dp_replicate": s.dp_replicate,
-        "dp_shard": s.dp_shard,
-        "tp": s.tensor_parallel,
-        "cp": s.sequence_parallel,
-    }
-    return {"parallelism_config": {f"parallelism_config_{axis}_size": size for axis, size in sizes.items()}}
+    sizes = {f"parallelism_config_{axis}": size for axis, size in mesh_sizes(job).items()}
+    return {"parallelism_config": sizes} if sizes else {}
 
 
 def _notes(job: EmitJob) -> list[str]:

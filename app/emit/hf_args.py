@@ -65,6 +65,19 @@ def sequence_parallel_fields(job: EmitJob) -> dict[str, Any]:
     }
 
 
+def mesh_sizes(job: EmitJob) -> dict[str, int]:
+    """Sizes of the axes of an FSDP2 mesh by accelerate's names, without a prefix; none where the ranks are one line."""
+    s = job.settings
+    if s.dp_replicate == s.tensor_parallel == s.sequence_parallel == 1:
+        return {}
+    return {
+        "dp_replicate_size": s.dp_replicate,
+        "dp_shard_size": s.dp_shard,
+        "tp_size": s.tensor_parallel,
+        "cp_size": s.sequence_parallel,
+    }
+
+
 def _arguments(job: EmitJob) -> dict[str, Any]:
     """Arguments whose value the plan decides, in the order of their documentation."""
     s, h, dtype = job.settings, hyperparameters(job), compute_dtype(job)
@@ -154,10 +167,7 @@ def _mesh(job: EmitJob) -> ParallelCode:
         handler = ", ".join(f"{k}={literal(v)}" for k, v in fields.items() if k.startswith(("sp_seq", "sp_attn")))
         code = {"sp_handler": f"DeepSpeedSequenceParallelConfig(\n                {_wrapped(handler)}\n            )"}
         return [(k, literal(v)) for k, v in fields.items() if k in ("dp_shard_size", "sp_size", "sp_backend")] + list(code.items())
-    if s.framework != "fsdp2" or s.dp_replicate == s.tensor_parallel == s.sequence_parallel == 1:
-        return []
-    sizes = {"dp_replicate": s.dp_replicate, "dp_shard": s.dp_shard, "tp": s.tensor_parallel, "cp": s.sequence_parallel}
-    return [(f"{axis}_size", literal(size)) for axis, size in sizes.items()]
+    return [(axis, literal(size)) for axis, size in mesh_sizes(job).items()] if s.framework == "fsdp2" else []
 
 
 def _wrapped(code: str) -> str:

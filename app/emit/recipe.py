@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from app.domain.errors import InvalidRequestError
+from app.domain.parallel.strategy import ZERO_STAGES
 from app.emit.job import EmitJob
 from app.emit.render import comment, comment_lines
 
@@ -61,16 +62,15 @@ def zero_stage(job: EmitJob) -> int:
     Raises:
         InvalidRequestError: the strategy is not one DeepSpeed has.
     """
-    stages = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
     strategy = job.settings.strategy
-    if strategy not in stages:
+    if strategy not in ZERO_STAGES:
         raise InvalidRequestError.at(
             "constraints",
             "strategy",
             msg=f"strategy {strategy} is not a DeepSpeed one",
-            hint=f"use {', '.join(stages)}",
+            hint=f"use {', '.join(ZERO_STAGES)}",
         )
-    return stages[strategy]
+    return ZERO_STAGES[strategy]
 
 
 WRITTEN_FOR = {"DeepSpeed": "0.19.8", "torch": "2.13", "transformers": "5.24", "accelerate": "1.15"}

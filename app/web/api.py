@@ -11,7 +11,7 @@ from app.domain.plan import Artifact
 from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan, new_plan_id
-from app.web.deps import HubDep, MetricsDep, PlanIdDep, SavedPlansDep, json_only
+from app.web.deps import HubDep, MetricsDep, SavedPlansDep, json_only
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut, Responses, SavedPlanOut, SaveRequest, files, problems
 
 router = APIRouter(dependencies=[Depends(json_only)])
@@ -90,7 +90,7 @@ def post_plans(
 @router.delete(
     "/plans/{plan_id}", tags=["saved plans"], status_code=204, responses=problems(403, 404, 422, 429, 503), summary="Delete a saved plan"
 )
-def delete_plan(plan_id: PlanIdDep, saved: SavedPlansDep, edit_token: Annotated[str, Header(max_length=200)]) -> Response:
+def delete_plan(plan_id: str, saved: SavedPlansDep, edit_token: Annotated[str, Header(max_length=200)]) -> Response:
     """Delete a plan; the ``Edit-Token`` header is the secret its save answered with."""
     saved.delete(plan_id, edit_token)
     return Response(status_code=204)
@@ -103,7 +103,7 @@ def delete_plan(plan_id: PlanIdDep, saved: SavedPlansDep, edit_token: Annotated[
     responses={**_FILE, **problems(404, 422, 429, 503)},
     summary="Download a file of a saved plan",
 )
-def get_plan_file(plan_id: PlanIdDep, file: str, saved: SavedPlansDep, dialect: Dialect = "plain") -> Response:
+def get_plan_file(plan_id: str, file: str, saved: SavedPlansDep, dialect: Dialect = "plain") -> Response:
     """A generated file, as it was when the plan was saved."""
     return file_response(saved.file(plan_id, file, dialect=dialect))
 

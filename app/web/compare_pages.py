@@ -14,15 +14,14 @@ from app.services.compare import compare
 from app.services.replan import replan
 from app.web.api import json_response
 from app.web.charts import seconds
-from app.web.deps import HubDep, PlanIdDep, SavedPlansDep
+from app.web.deps import HubDep, SavedPlansDep
 from app.web.problems import prefers_html
 from app.web.rendering import page, percent
-from app.web.saved_pages import day
+from app.web.saved_pages import VARY, day
 from app.web.schemas import PAGE, PlanOut, Verdict, problems
 from app.web.views import VERDICTS
 
 router = APIRouter(tags=["saved plans"])
-_VARY = {"vary": "Accept"}
 _SECTIONS = {"gpu_memory": "GPU memory", "host_memory": "Host memory per node", "nvme_memory": "NVMe per node"}
 _SUFFIXES = {"bytes": "_bytes", "s": "_s", "frac": "_frac"}
 Ids = Annotated[
@@ -99,7 +98,7 @@ def get_compare(request: Request, saved: SavedPlansDep, ids: Ids) -> Response:
     wanted = [part.strip() for given in ids for part in given.split(",") if part.strip()]
     found = compare(saved, wanted)
     if not prefers_html(request):
-        return json_response(found, headers=_VARY)
+        return json_response(found, headers=VARY)
     plans = [plan | {"word": VERDICTS[plan["verdict"]], "created": day(plan["created_at"])} for plan in found["plans"]]
     return page(request, "compare.html", plans=plans, differences=_grouped(found["differences"]), same=_grouped(found["same"]))
 
@@ -110,12 +109,12 @@ def get_compare(request: Request, saved: SavedPlansDep, ids: Ids) -> Response:
     summary="Plan again with today's engine",
     response_model=None,
 )
-def post_replan(request: Request, plan_id: PlanIdDep, saved: SavedPlansDep, hub: HubDep) -> Response:
+def post_replan(request: Request, plan_id: str, saved: SavedPlansDep, hub: HubDep) -> Response:
     """The same request under today's engine, with what moved and why. Nothing is saved; the saved plan stays as it is."""
     kept = saved.get(plan_id)
     found = replan(kept, hub)
     if not prefers_html(request):
-        return json_response(found, headers=_VARY)
+        return json_response(found, headers=VARY)
     verdicts = [{"key": key, "word": VERDICTS[key], "summary": text} for key, text in _verdicts(kept.answer, found)]
     moved = [_cells(row | {"values": [row["then"], row["now"]]}) for row in found["changes"]["moved"]]
     return page(

@@ -7,7 +7,7 @@ from typing import Annotated, cast
 
 from fastapi import Depends, Request
 
-from app.domain.errors import FieldError, NotFoundError
+from app.domain.errors import FieldError
 from app.ingest.hub import Hub
 from app.observability import Metrics
 from app.services.saved_plans import SavedPlans
@@ -38,13 +38,6 @@ async def get_metrics(request: Request) -> Metrics:
     return cast(Metrics, request.app.state.metrics)
 
 
-async def plan_id_of(plan_id: str) -> str:
-    """The id in an address; raises ``NotFoundError`` for one that no database could hold."""
-    if "\0" in plan_id:
-        raise NotFoundError(f"there is no saved plan {plan_id[:40]!r}: no id has the character U+0000")
-    return plan_id
-
-
 async def json_only(request: Request) -> None:
     """Refuse a body that does not say it is JSON, before anything reads it.
 
@@ -59,7 +52,6 @@ async def json_only(request: Request) -> None:
     raise MediaTypeError(f"{msg}; {hint}", (FieldError(("Content-Type",), msg, hint),))
 
 
-PlanIdDep = Annotated[str, Depends(plan_id_of)]
 HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.services.saved_plans import PlanPage
 from app.store.repository import PlanFilter
 from app.web.api import json_response, saved_document
-from app.web.deps import PlanIdDep, SavedPlansDep
+from app.web.deps import SavedPlansDep
 from app.web.forms import to_fields
 from app.web.problems import prefers_html
 from app.web.rendering import page
@@ -19,7 +19,7 @@ from app.web.schemas import PAGE, PlanListOut, SavedPlanOut, problems
 from app.web.views import VERDICTS, answer_view
 
 router = APIRouter(tags=["saved plans"])
-_VARY = {"vary": "Accept"}
+VARY = {"vary": "Accept"}
 
 
 class ListQuery(BaseModel):
@@ -47,7 +47,7 @@ def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery
     found = saved.list(wanted, cursor=query.cursor or None, limit=query.limit)
     document = page_document(found, request)
     if not prefers_html(request):
-        return json_response(document, headers=_VARY)
+        return json_response(document, headers=VARY)
     after = request.url.include_query_params(cursor=found.next_cursor).query if found.next_cursor else ""
     rows = [item | {"word": VERDICTS[item["verdict"]], "created": day(item["created_at"])} for item in document["items"]]
     return page(request, "plans.html", rows=rows, next_href=f"/plans?{after}" if after else "", query=query, first=query.cursor is None)
@@ -59,10 +59,10 @@ def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery
     summary="Read a saved plan",
     response_model=None,
 )
-def get_plan(request: Request, plan_id: PlanIdDep, saved: SavedPlansDep) -> Response:
+def get_plan(request: Request, plan_id: str, saved: SavedPlansDep) -> Response:
     """The answer as it was when it was saved. A browser gets it as a page."""
     document = saved_document(saved.get(plan_id))
-    return saved_page(document, request) if prefers_html(request) else json_response(document, headers=_VARY)
+    return saved_page(document, request) if prefers_html(request) else json_response(document, headers=VARY)
 
 
 def saved_page(document: dict[str, Any], request: Request, *, status: int = 200) -> Response:

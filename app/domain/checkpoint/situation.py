@@ -7,12 +7,11 @@ from functools import cached_property
 
 from app.domain.checkpoint.tensors import Tensors, trained_tensors
 from app.domain.model.architecture import Architecture
+from app.domain.parallel.strategy import ZERO_STAGES
 from app.domain.plan import Settings
 from app.domain.recipe.precision import StoredDtypes, dtype_bytes, stored_dtypes
 from app.domain.recipe.recipe import Recipe
 from app.domain.setup import Numbers, frozen_bytes_each, numbers_of, state_bytes_each
-
-STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,7 +55,7 @@ class Situation:
     @property
     def stage(self) -> int:
         """DeepSpeed's stage."""
-        return STAGES[self.settings.strategy]
+        return ZERO_STAGES[self.settings.strategy]
 
     @property
     def adapted(self) -> bool:

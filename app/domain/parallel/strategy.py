@@ -8,6 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+ZERO_STAGES = {"ddp": 0, "zero1": 1, "zero2": 2, "zero3": 3}
+"""DeepSpeed's stage numbers by the name of the strategy."""
+
 Scope = Literal["none", "group", "all"]
 """Ranks a tensor is divided over: nobody, the shard group, or all data-parallel ranks."""
 

@@ -156,8 +156,8 @@ def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: S
     numbers = setup.numbers
     columns = candidate_columns(space, setup, numbers, candidates)
     sized = Sized(len(columns))
-    if again and takes_sizes(first := columns.take(np.arange(again))).any():
-        sized = Sized(len(columns), again, _kept_fracs(setup, constraints, first))
+    if takes_sizes(columns)[:again].any():
+        sized = Sized(len(columns), again, _kept_fracs(setup, constraints, columns, again))
         columns = with_other_sizes(columns, sized, numbers.trainable)
     memory = evaluate_memory(setup, numbers, columns)
     speed = evaluate_speed(setup, numbers, columns, memory.share)
@@ -167,9 +167,9 @@ def evaluate_candidates(setup: TrainingSetup, constraints: Constraints, space: S
     )  # fmt: skip
 
 
-def _kept_fracs(setup: TrainingSetup, constraints: Constraints, columns: Columns) -> tuple[float, ...]:
+def _kept_fracs(setup: TrainingSetup, constraints: Constraints, columns: Columns, again: int) -> tuple[float, ...]:
     """Shares of an offloaded optimizer that may stay on the GPU: none where offload is pinned, which is taken as whole."""
-    free = constraints.offload_optimizer is None and setup.recipe.optimizer == "adamw" and takes_ratio(columns).any()
+    free = constraints.offload_optimizer is None and setup.recipe.optimizer == "adamw" and takes_ratio(columns)[:again].any()
     return (0.0, *KEPT_FRACS) if free else (0.0,)
 
 
