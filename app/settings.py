@@ -15,6 +15,7 @@ class AppSettings(BaseSettings):
 
     Attributes:
         database_url: SQLite file or PostgreSQL, as an SQLAlchemy address; ``postgres://`` is understood.
+        migrate: whether the service applies migrations when it starts; otherwise it waits until ``shardplan migrate`` has.
         host, port: where ``make run`` listens.
         log_level, log_format: how much is logged, and whether as lines of JSON or of text.
         max_body_bytes: largest request body; a config.json is a few kilobytes, the largest known 60 KB.
@@ -36,6 +37,7 @@ class AppSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHARDPLAN_", frozen=True)
 
     database_url: str = "sqlite:///shardplan.db"
+    migrate: bool = True
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"

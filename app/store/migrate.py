@@ -14,7 +14,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, inspect, text
 
 from app.resources import resource_dir
-from app.store.outages import reported_outages
+from app.store.outages import NotMigratedError, reported_outages
 from app.store.session import DatabaseOptions, for_writing, make_engine
 from app.store.tables import Base
 
@@ -46,6 +46,30 @@ def upgrade(database_url: str, revision: str = "head") -> None:
         if revision == "head" and (at := current(database_url)) is not None and (at == head() or _is_newer(at)):
             return
         _run(database_url, revision, downwards=False)
+
+
+def require(database_url: str) -> None:
+    """Look whether somebody else has applied the migrations this version needs; change nothing.
+
+    Raises:
+        NotMigratedError: not yet.
+        UnavailableError: the database cannot be reached.
+    """
+    schema, at = standing(database_url)
+    if schema == "behind":
+        raise NotMigratedError(
+            f"the database is at {at or 'no revision'}, this version needs {head()}; `shardplan migrate` brings it there"
+        )
+
+
+def standing(database_url: str) -> tuple[Schema, str | None]:
+    """How a database's schema stands to this version, and its revision; raises ``UnavailableError``."""
+    engine = make_engine(database_url)
+    try:
+        with reported_outages(), engine.connect() as connection:
+            return schema_of(connection), MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
 
 
 def downgrade(database_url: str, revision: str) -> None:
