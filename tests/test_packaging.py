@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 import yaml
 
-from app import ENGINE_VERSION
+from app import ENGINE_VERSION, cli
 from app.resources import resource_dir
 from app.settings import AppSettings
 
@@ -36,6 +38,7 @@ def test_the_wheel_holds_everything_the_service_reads(tmp_path: Path) -> None:
     expected |= {str(path.relative_to(ROOT)) for path in files("app/catalog") if path.suffix == ".json"}
     for folder in ("app/_bundled/templates", "app/_bundled/static", "app/_bundled/migrations", "app/catalog"):
         assert any(name.startswith(f"{folder}/") for name in expected), folder
+    expected.add("app/py.typed")  # or type checkers see nothing of the client
     assert expected <= names
     assert wheel.name.startswith(f"shardplan-{ENGINE_VERSION}-")
 
@@ -55,6 +58,23 @@ def test_compose_starts_the_service_after_its_database() -> None:
     address = AppSettings(database_url=service["environment"]["SHARDPLAN_DATABASE_URL"]).database_url
     assert "@db:5432/" in address
     assert set(compose["volumes"]) == {volume.partition(":")[0] for volume in database["volumes"]}
+
+
+def test_migrations_as_a_job_of_their_own_fit_over_the_compose_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What docs/operations.md shows: a job with the database of the service, which waits for it and leaves migrations to it."""
+    compose = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    (shown,) = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs" / "operations.md").read_text(), re.DOTALL)
+    over = yaml.safe_load(shown)["services"]
+    job, service = over["migrate"], over["shardplan"]
+    assert job["environment"]["SHARDPLAN_DATABASE_URL"] == compose["shardplan"]["environment"]["SHARDPLAN_DATABASE_URL"]
+    assert job["depends_on"] == compose["shardplan"]["depends_on"]
+    assert service["depends_on"] == {"migrate": {"condition": "service_completed_successfully"}}
+    assert AppSettings(migrate=service["environment"]["SHARDPLAN_MIGRATE"]).migrate is False
+    program, *arguments = job["command"]
+    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"]
+    assert scripts == {program: "app.cli:main"}
+    monkeypatch.setenv("SHARDPLAN_DATABASE_URL", f"sqlite:///{tmp_path / 'job.db'}")
+    assert cli.main(arguments) == 0
 
 
 def test_the_image_runs_as_nobody_special_and_says_whether_it_is_well() -> None:
