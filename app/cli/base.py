@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
 
 import yaml
 
-from app.client import Client
-from app.domain.errors import FieldError, ShardplanError
+from app.client import Client, Retry
+from app.domain.errors import FieldError, InvalidRequestError, ShardplanError
 from app.store.session import Database
 
 EXIT_INVALID, EXIT_DIFFERS, EXIT_USAGE, EXIT_UNAVAILABLE = 3, 4, 64, 69
@@ -36,8 +38,17 @@ class Parser(argparse.ArgumentParser):
 
 
 def read(spec: Path) -> Any:
-    """What a file, or standard input for ``-``, holds as YAML, of which JSON is a part."""
-    return yaml.safe_load(sys.stdin.read() if str(spec) == "-" else spec.read_text())
+    """What a file, or standard input for ``-``, holds as JSON or, if it is none, as YAML.
+
+    JSON is read as such, since YAML 1.1 takes its ``1e-05`` for text.
+    """
+    text = sys.stdin.read() if str(spec) == "-" else spec.read_text(encoding="utf-8")
+    try:
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise InvalidRequestError(f"{spec} is nested too deeply to be a request") from None
 
 
 def complain(error: ShardplanError) -> None:
@@ -63,7 +74,14 @@ def add_against(command: argparse.ArgumentParser) -> None:
 
 def client_of(given: argparse.Namespace) -> Client | None:
     """A client of the service that ``--against`` names; None where the answer is made here."""
-    return Client(given.against, os.environ.get("SHARDPLAN_API_KEY") or None) if given.against else None
+    if not given.against:
+        return None
+    return Client(given.against, os.environ.get("SHARDPLAN_API_KEY") or None, retry=Retry(sleep=_wait))
+
+
+def _wait(seconds: float) -> None:
+    print(f"the service does not answer now; asking again in {seconds:.0f} s", file=sys.stderr)
+    time.sleep(seconds)
 
 
 @contextlib.contextmanager

@@ -70,8 +70,9 @@ def _plan(given: argparse.Namespace) -> int:
             print("nothing fits, so there is no file to write or to compare", file=sys.stderr)
         return _CODES[verdict]
     texts = _files(document, given.dialect)
-    _refuse_unknown((*given.output, *given.check), texts)
-    differing = _compared({path: path.read_text() for path in given.check}, texts, quiet=given.json)
+    _refuse_unknown(given, texts)
+    committed = {path: path.read_text(encoding="utf-8") for path in given.check}
+    differing = _compared(committed, texts, quiet=given.json)
     _write(given, texts)
     good_enough = verdict == "tight" and given.require == "tight"
     return max(0 if good_enough else _CODES[verdict], differing)
@@ -131,9 +132,11 @@ def _files(document: Mapping[str, Any], dialect: str) -> dict[str, str]:
     return plain | trainer if dialect == "hf_auto" else trainer | plain
 
 
-def _refuse_unknown(paths: tuple[Path, ...], texts: Mapping[str, str]) -> None:
+def _refuse_unknown(given: argparse.Namespace, texts: Mapping[str, str]) -> None:
     """Before anything is written."""
-    for path in paths:
+    if given.all_into and not texts:
+        raise InvalidRequestError("this plan has no files; --json says why, under warnings")
+    for path in (*given.output, *given.check):
         if path.name not in texts:
             raise InvalidRequestError(f"{path.name} is not a file of this plan; it has {', '.join(texts) or 'none'}")
 
@@ -148,8 +151,8 @@ def _compared(committed: Mapping[Path, str], texts: Mapping[str, str], *, quiet:
 
 def _write(given: argparse.Namespace, texts: Mapping[str, str]) -> None:
     for path in given.output:
-        path.write_text(texts[path.name])
+        path.write_text(texts[path.name], encoding="utf-8")
     if given.all_into:
         given.all_into.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            (given.all_into / name).write_text(text)
+            (given.all_into / name).write_text(text, encoding="utf-8")

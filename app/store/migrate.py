@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 import threading
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, make_url, text
 
 from app.resources import resource_dir
 from app.store.outages import NotMigratedError, reported_outages
@@ -63,7 +64,13 @@ def require(database_url: str) -> None:
 
 
 def standing(database_url: str) -> tuple[Schema, str | None]:
-    """How a database's schema stands to this version, and its revision; raises ``UnavailableError``."""
+    """How a database's schema stands to this version, and its revision; raises ``UnavailableError``.
+
+    A SQLite file that is not there is not made by looking.
+    """
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite" and (file := Path(url.database or "")).parent.is_dir() and not file.exists():
+        return "behind", None
     engine = make_engine(database_url)
     try:
         with reported_outages(), engine.connect() as connection:

@@ -104,6 +104,13 @@ def test_it_does_not_wait_longer_than_it_may(tmp_path: Path, monkeypatch: pytest
     assert "does not answer" in capsys.readouterr().err
 
 
+def test_looking_makes_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nor does it need one."""
+    monkeypatch.setenv("SHARDPLAN_DATABASE_URL", f"sqlite:///{tmp_path}/new.db")
+    assert cli.main(["migrate", "--check"]) == 3
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("wait", ["soon", "-1", "1 day", ""])
 def test_a_time_that_is_none_is_refused(wait: str, capsys: pytest.CaptureFixture[str]) -> None:
     """64, with what to write."""

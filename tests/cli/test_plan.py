@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from app import cli
+from app.cli.base import read
 from app.client import Client
 from app.services.plan import planned
 from app.services.request import PlanRequest
@@ -70,6 +71,19 @@ def test_standard_input(where: list[str], monkeypatch: pytest.MonkeyPatch, capsy
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(ZERO)))
     assert cli.main(["plan", "-", *where]) == 0
     assert capsys.readouterr().out.startswith("Fits")
+
+
+def test_numbers_of_json_stay_numbers(tmp_path: Path, url: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also those that YAML would take for text; and nesting without end is refused."""
+    path = tmp_path / "spec.json"
+    shape = json.dumps(ZERO)[:-1] + ', "headroom_frac": 5e-2}'
+    path.write_text(shape)
+    assert cli.main(["plan", str(path), "--against", url, "--save", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["request"]["headroom_frac"] == 0.05
+    assert read(path)["headroom_frac"] == 0.05
+    path.write_text("[" * 100_000)
+    assert cli.main(["plan", str(path)]) == 3
+    assert "nested too deeply" in capsys.readouterr().err
 
 
 def test_a_file_the_plan_has_not_stops_before_any_is_written(

@@ -91,6 +91,8 @@ def test_the_key_of_the_environment_goes_along(scripted: Scripted, spec: Write, 
 @pytest.mark.parametrize(("url", "code"), [("http://127.0.0.1:9", 69), ("localhost", 3)])
 def test_nobody_there(spec: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str, code: int) -> None:
     """69 for a service that does not answer, 3 for what is no address."""
-    monkeypatch.setattr("app.client.transport.time.sleep", lambda _: None)
+    monkeypatch.setattr("app.cli.base.time.sleep", lambda _: None)
     assert cli.main(["plan", spec(ZERO), "--against", url]) == code
-    assert url in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert url in err
+    assert err.count("asking again in") == (3 if code == 69 else 0)
