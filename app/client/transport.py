@@ -44,7 +44,8 @@ class Retry:
         if asked_s is not None:
             return asked_s
         doubled = self.first_wait_s * 2.0 ** (tried - 1)
-        return min(self.longest_wait_s, doubled * random.uniform(0.75, 1.25))  # noqa: S311  # only spreads clients out
+        spread = random.uniform(0.75, 1.25)  # noqa: S311  # nosec B311
+        return min(self.longest_wait_s, doubled * spread)
 
 
 PATIENT = Retry()
