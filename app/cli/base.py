@@ -7,7 +7,6 @@ import contextlib
 import json
 import os
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias
@@ -76,12 +75,11 @@ def client_of(given: argparse.Namespace) -> Client | None:
     """A client of the service that ``--against`` names; None where the answer is made here."""
     if not given.against:
         return None
-    return Client(given.against, os.environ.get("SHARDPLAN_API_KEY") or None, retry=Retry(sleep=_wait))
+    return Client(given.against, os.environ.get("SHARDPLAN_API_KEY") or None, retry=Retry(on_wait=_told))
 
 
-def _wait(seconds: float) -> None:
-    print(f"the service does not answer now; asking again in {seconds:.0f} s", file=sys.stderr)
-    time.sleep(seconds)
+def _told(why: ShardplanError, seconds: float) -> None:
+    print(f"{why.detail}; asking again in {seconds:.0f} s", file=sys.stderr)
 
 
 @contextlib.contextmanager

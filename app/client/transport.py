@@ -23,6 +23,10 @@ _NOT_NOW = frozenset({429, 502, 503, 504})
 _NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 
 
+def _silent(_why: ShardplanError, _seconds: float) -> None:
+    """Says nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Retry:
     """How patient a client is.
@@ -31,12 +35,14 @@ class Retry:
         tries: most requests for one thing.
         first_wait_s: before the second try, where the service does not say; doubled each time, and varied by a quarter.
         longest_wait_s: a service that wants a longer pause than this is not waited for.
+        on_wait: told of each pause before it: why, and for how many seconds.
         sleep: how to wait.
     """
 
     tries: int = 4
     first_wait_s: float = 0.5
     longest_wait_s: float = 60.0
+    on_wait: Callable[[ShardplanError, float], None] = _silent
     sleep: Callable[[float], None] = time.sleep
 
     def wait_s(self, tried: int, asked_s: float | None) -> float:
@@ -98,6 +104,7 @@ class Transport:
             wait_s = self._retry.wait_s(tried, getattr(found, "retry_after_s", None))
             if not again or tried >= self._retry.tries or wait_s > self._retry.longest_wait_s:
                 raise found
+            self._retry.on_wait(found, wait_s)
             self._retry.sleep(wait_s)
 
     def _try(self, operation: Operation, request: httpx.Request) -> tuple[httpx.Response | ShardplanError, bool]:

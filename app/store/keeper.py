@@ -59,7 +59,7 @@ class SchemaKeeper:
             self._migrate(self._url)
         except UnavailableError as error:
             if not complained:
-                log.warning("the database is not migrated yet: %s", error.detail, exc_info=error)
+                log.warning("the database is not migrated yet: %s", error.detail, exc_info=error.__cause__)
             return self._retry_s, True
         except Exception:  # whatever a migration raises, the service goes on without it
             log.exception("the database could not be migrated; next try in %g s", self._failed_retry_s)

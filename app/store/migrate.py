@@ -58,9 +58,7 @@ def require(database_url: str) -> None:
     """
     schema, at = standing(database_url)
     if schema == "behind":
-        raise NotMigratedError(
-            f"the database is at {at or 'no revision'}, this version needs {head()}; `shardplan migrate` brings it there"
-        )
+        raise NotMigratedError(f"it is at {at or 'no revision'}, and this version needs {head()}; `shardplan migrate` brings it there")
 
 
 def standing(database_url: str) -> tuple[Schema, str | None]:

@@ -89,9 +89,8 @@ def test_the_key_of_the_environment_goes_along(scripted: Scripted, spec: Write, 
 
 
 @pytest.mark.parametrize(("url", "code"), [("http://127.0.0.1:9", 69), ("localhost", 3)])
-def test_nobody_there(spec: Write, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, url: str, code: int) -> None:
-    """69 for a service that does not answer, 3 for what is no address."""
-    monkeypatch.setattr("app.cli.base.time.sleep", lambda _: None)
+def test_nobody_there(spec: Write, capsys: pytest.CaptureFixture[str], url: str, code: int) -> None:
+    """69 for a service that does not answer, with a line for each wait; 3 for what is no address."""
     assert cli.main(["plan", spec(ZERO), "--against", url]) == code
     err = capsys.readouterr().err
     assert url in err

@@ -77,6 +77,15 @@ def test_retry_after_is_obeyed(said: str, low: float, high: float) -> None:
     assert low <= script.waits[0] <= high
 
 
+def test_a_wait_may_be_told() -> None:
+    """Why, and for how long, before it."""
+    told: list[tuple[str, float]] = []
+    answers = [unavailable(retry_after="7"), listed()]
+    retry = Retry(sleep=lambda _: None, on_wait=lambda why, seconds: told.append((str(why), seconds)))
+    list(Client(URL, retry=retry, transport=httpx.MockTransport(lambda _: answers.pop(0))).plans())
+    assert told == [(f"{URL} answers 503 Service Unavailable", 7)]
+
+
 def test_retry_after_may_be_a_time() -> None:
     """As HTTP allows; one in the past means at once."""
     script = Script(
