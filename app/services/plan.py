@@ -109,6 +109,16 @@ def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanL
     )  # fmt: skip
 
 
+def judged(request: PlanRequest) -> Plan:
+    """The plan alone, for whoever is still typing: no files, not counted, and no model fetched.
+
+    Raises:
+        InvalidRequestError: the request makes no sense, or its model would have to be fetched.
+    """
+    with _TURNS.taken():
+        return make_plan(resolve(request).question)
+
+
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:
     """One file of the recommended plan.
 
