@@ -180,7 +180,9 @@ def _number(value: float | str) -> float | None:
 
 
 def _written(value: Any) -> str:
-    """A value as the file has it, as JSON."""
+    """A value as JSON; a whole number without a point, however it was spelled."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        value = int(value)
     try:
         return orjson.dumps(value, default=str, option=orjson.OPT_NON_STR_KEYS).decode()[:200]
     except (orjson.JSONEncodeError, TypeError):

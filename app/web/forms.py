@@ -93,11 +93,16 @@ def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     try:
         request = PlanRequest.model_validate(document)
     except ValidationError as invalid:
-        known = {error.field for error in errors}
-        found = (_at_field(e) for e in field_errors(invalid.errors(), PlanRequest))
-        errors += [error for error in found if not error.field or error.field not in known]
+        errors += _besides(field_errors(invalid.errors(), PlanRequest), {error.field for error in errors})
         return Form(values=values, errors=tuple(errors), pools=pools)
     return Form(values=values, errors=tuple(errors), request=None if errors else request, pools=pools)
+
+
+def _besides(found: Iterable[FieldError], known: set[str]) -> list[FormError]:
+    """Complaints about the request but those that only follow from a field that could not be read."""
+    unread = [all_fields()[name].path for name in known if name]
+    errors = [_at_field(e) for e in found if not e.loc or not any(path[: len(e.loc)] == e.loc for path in unread)]
+    return [error for error in errors if not error.field or error.field not in known]
 
 
 def to_fields(document: Mapping[str, Any]) -> dict[str, str]:
@@ -208,7 +213,7 @@ def _collect(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[For
 
 
 def _prefer(tree: dict[str, Any], values: Mapping[str, str]) -> None:
-    """Apply what the labels promise: a description replaces the model's name, a clip the length, an instance or an own GPU the listed one."""
+    """Apply what the labels promise: a description replaces the model's name, a clip the length, an instance or own GPU the listed one."""
     model = tree.get("model", {})
     if any(key in model for key in ("hf_config", "params", "shape")):
         model.pop("preset", None)
