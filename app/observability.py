@@ -57,8 +57,8 @@ class _TextFormatter(_Discreet):
         return f"{super().format(record)} [{request_id_var.get()}]"
 
 
-def configure_logging(level: str, log_format: str) -> None:
-    """Send everything, the server's own lines included, to standard error in one format."""
+def configure_logging(level: str, log_format: str, quiet: Iterable[str] = ()) -> None:
+    """Send everything, the server's own lines included, to standard error in one format; of ``quiet`` loggers warnings only."""
     handler = logging.StreamHandler(sys.stderr)
     text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else text)
@@ -67,6 +67,8 @@ def configure_logging(level: str, log_format: str) -> None:
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"  # the request middleware writes one line per request already
+    for name in quiet:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
 
 
 class Metrics:

@@ -26,8 +26,11 @@ from app.domain.traffic.ideal import ideal_states_bytes, ideal_traffic_bytes
 __all__ = ["Question", "make_plan"]
 
 
-def make_plan(question: Question) -> Plan:
+def make_plan(question: Question, *, brief: bool = False) -> Plan:
     """Answer a question.
+
+    Args:
+        brief: leave alternatives, ladder and ways out empty; every figure of the recommended candidate is the same without them.
 
     Raises:
         InvalidRequestError: the request makes no sense for any pool.
@@ -37,8 +40,8 @@ def make_plan(question: Question) -> Plan:
     tried = try_pools(question)
     best, chosen = best_of(tried, question.objective)
     index = nearest(best.table) if chosen is None else chosen
-    alternatives = [] if chosen is None else pareto(best.table, index)
-    rungs = rungs_of(best.table, index)
+    alternatives = [] if chosen is None or brief else pareto(best.table, index)
+    rungs = [] if brief else rungs_of(best.table, index)
     evaluation, places = best.show([index, *alternatives, *(candidate for _, candidate in rungs)])
     place = with_best_sizes(evaluation, places[0])
     places = [place if there == places[0] else there for there in places]
@@ -66,7 +69,7 @@ def make_plan(question: Question) -> Plan:
             *search_warnings(best, chosen, tuple(dict.fromkeys(said for found in tried for said in found.space.narrowed))),
             *pin_warnings(best, chosen, recommended, question.objective),
         ),
-        ways_out=ways_out_of(evaluation, question.constraints) if chosen is None else (),
+        ways_out=ways_out_of(evaluation, question.constraints) if chosen is None and not brief else (),
         shortfall_bytes=shortfall,
     )
 
