@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from bench import accuracy, http, method, ranking, search
+from bench import accuracy, http, method, ranking, search, sweeps
 
 BENCHES = {
     "search": search.main,
     "http": http.main,
+    "sweeps": sweeps.main,
     "method": method.main,
     "accuracy": accuracy.main,
     "ranking": ranking.main,

@@ -26,11 +26,13 @@ from tests.faults.service import BODY, until
 
 LIMITS = SweepLimits()
 H100 = {"gpu": "h100-sxm-80gb", "gpus_per_node": 8}
+# Chosen: every framework, offload, named releases, an adapter, a sequence axis, unequal pools, and one that does not fit.
 VARIED: list[dict[str, Any]] = [
     BODY,
     {"model": {"preset": "llama-3.1-8b"}, "training": {"seq_len": 8192, "global_batch": 64}, "cluster": {"pools": [H100]}},
     {"model": {"preset": "llama-3.1-70b"}, "training": {"seq_len": 4096}, "cluster": {"pools": [H100 | {"nodes": 4}]}},
-    {"model": {"preset": "llama-3.1-70b"}, "training": {"seq_len": 4096}, "cluster": {"pools": [H100 | {"gpus_per_node": 2}]}},
+    {"model": {"preset": "llama-3.1-70b"}, "training": {"seq_len": 4096}, "cluster": {"pools": [H100 | {"gpus_per_node": 2}]},
+     "constraints": {"framework": "ddp"}},
     {"model": {"params": 7e9}, "training": {"seq_len": 2048, "activation_checkpointing": "full"}, "cluster": {"pools": [H100]},
      "constraints": {"framework": "deepspeed", "strategy": "zero3", "offload_optimizer": "cpu"}, "deepspeed_version": "0.17.1"},
     {"model": {"preset": "llama-3.1-8b"}, "training": {"seq_len": 2048, "adapter": {"kind": "qlora"}}, "cluster": {"pools": [H100]},
@@ -38,6 +40,7 @@ VARIED: list[dict[str, Any]] = [
     {"model": {"preset": "llama-3.1-8b"}, "training": {"seq_len": 131072}, "cluster": {"pools": [H100, {"instance": "p5.48xlarge"}]},
      "constraints": {"sequence_parallel": 8}},
 ]  # fmt: skip
+MAY_BE_EMPTY = {"capacity_bytes", "active_params", "usd_per_hour", "usd_per_billion_tokens"}
 SENSELESS = BODY | {"constraints": {"framework": "ddp", "strategy": "zero3"}}
 
 
@@ -192,7 +195,7 @@ def test_csv_has_the_figures_of_the_rows() -> None:
         assert int(cells["recommended.memory.gpu.device_bytes"]) == row["recommended"]["memory"]["gpu"]["device_bytes"]
         assert float(cells["recommended.time.interval_90_s.1"]) == row["recommended"]["time"]["interval_90_s"][1]
         assert cells["constraints.strategy"] == (row["axes"]["constraints.strategy"] or "")
-        assert all(cells[column] != "" for column in COLUMNS if "capacity" not in column and "active" not in column)
+        assert {column.rpartition(".")[2] for column in COLUMNS if not cells[column]} <= MAY_BE_EMPTY
 
 
 @pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "\r=1"])
