@@ -8,7 +8,6 @@ import math
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from functools import partial
 
 import uvicorn
 from fastapi import FastAPI
@@ -29,7 +28,7 @@ from app.services.sweeps.reading import SweepLimits
 from app.services.sweeps.rows import RowMaker
 from app.services.sweeps.work import ChunkWorker, LocalQueue
 from app.settings import AppSettings
-from app.store.jobs import defer_chunks, job_engine
+from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.session import Database, DatabaseOptions
 from app.web import api, compare_pages, health, middleware, pages, problems, sweeps
@@ -95,7 +94,7 @@ def _sweeps(settings: AppSettings, database: Database, hub: Hub | None) -> tuple
     """The use cases of sweeps, and on SQLite the thread that does the work, for which PostgreSQL has ``shardplan worker``."""
     options = sweep_options(settings)
     if database.engine.dialect.name == "postgresql":
-        return Sweeps(database, options, defer=partial(defer_chunks, job_engine(database.url, limits_of(settings)))), None
+        return Sweeps(database, options, defer=defer_chunks), None
     queue = LocalQueue(ChunkWorker(database, RowMaker(hub), options))
     return Sweeps(database, options, wake=queue.wake), queue
 

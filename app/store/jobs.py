@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import psycopg
-from procrastinate import App, PsycopgConnector
+from procrastinate import App, PsycopgConnector, SyncPsycopgConnector
 from procrastinate.exceptions import ConnectorException
 from procrastinate.jobs import Job
+from procrastinate.manager import JobManager
 from procrastinate.schema import SchemaManager
 from sqlalchemy import make_url, text
 from sqlalchemy.orm import Session
@@ -29,6 +30,8 @@ HOUSE_PRIORITY = 1000
 """Above that of all chunks, which is none or negative."""
 OUTAGES = (ConnectorException, psycopg.Error, OSError)
 """What the engine raises where the database is away."""
+_DEFERRER = JobManager(SyncPsycopgConnector())
+"""Makes jobs on connections it is given; it opens none of its own."""
 
 
 def job_engine(database_url: str, options: DatabaseOptions) -> App:
@@ -38,7 +41,7 @@ def job_engine(database_url: str, options: DatabaseOptions) -> App:
     return App(connector=PsycopgConnector(conninfo=conninfo, kwargs=postgres_arguments(options), min_size=1, max_size=3, timeout=timeout_s))
 
 
-def defer_chunks(engine: App, session: Session, chunks: Sequence[ChunkKey]) -> None:
+def defer_chunks(session: Session, chunks: Sequence[ChunkKey]) -> None:
     """Make a job for each chunk, in the caller's transaction.
 
     First chunks go before later ones, whichever sweep they are of: a small sweep does not wait for a large one to end.
@@ -49,12 +52,12 @@ def defer_chunks(engine: App, session: Session, chunks: Sequence[ChunkKey]) -> N
     jobs = [_job_of(chunk) for chunk in chunks]
     try:
         if jobs:
-            engine.job_manager.batch_defer_jobs(jobs, connection=session.connection().connection.driver_connection)
+            _DEFERRER.batch_defer_jobs(jobs, connection=session.connection().connection.driver_connection)
     except ConnectorException as error:
         raise _outage_of(error) from error
 
 
-def defer_lost_chunks(engine: App, database: Database) -> None:
+def defer_lost_chunks(database: Database) -> None:
     """Make jobs for chunks that nobody works on and that no job waits for: whatever became of theirs, they are done.
 
     Raises:
@@ -64,7 +67,7 @@ def defer_lost_chunks(engine: App, database: Database) -> None:
     with database.session(write=True) as session:
         free = SweepRepository(session).free_chunks(datetime.now(UTC))
         waiting = _waiting_chunks(session) if free else set()
-        defer_chunks(engine, session, [chunk for chunk in free if chunk not in waiting])
+        defer_chunks(session, [chunk for chunk in free if chunk not in waiting])
 
 
 def _waiting_chunks(session: Session) -> set[ChunkKey]:

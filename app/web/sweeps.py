@@ -54,7 +54,7 @@ def post_sweeps(
     request: Request,
     body: Annotated[bytes, Depends(_body)],
     sweeps: SweepsDep,
-    name: Annotated[str, Query(max_length=200, description="Of a sweep whose body is JSON Lines.")] = "",
+    name: Annotated[str, Query(max_length=200, description="Where the body has none, as JSON Lines.")] = "",
     detail: Annotated[Detail, Query(description="The same.")] = "figures",
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
@@ -67,7 +67,7 @@ def post_sweeps(
     return json_response(sweep_document(made), 200 if made.replayed else 202, {"location": f"/sweeps/{made.sweep.id}"})
 
 
-@router.get("/sweeps/{sweep_id}", summary="How far a sweep is", responses={200: {"model": SweepOut}, **problems(404, 429, 503)})
+@router.get("/sweeps/{sweep_id}", summary="How far a sweep is", responses={200: {"model": SweepOut}, **problems(404, 422, 429, 503)})
 def get_sweep(sweep_id: str, sweeps: SweepsDep) -> Response:
     """What it is, and how many rows there are."""
     return json_response(sweep_document(sweeps.get(sweep_id)))
@@ -129,7 +129,8 @@ def read_sweep(body: bytes, media_type: str, limits: SweepLimits, *, name: str =
         if JSON_LINES.fullmatch(given):
             return read_lines(body, limits, name=name, detail=detail)
         if JSON_TYPE.fullmatch(given):
-            return read_document(orjson.loads(body), limits)
+            document = orjson.loads(body)
+            return read_document({"name": name, "detail": detail} | document if isinstance(document, dict) else document, limits)
     except ValidationError as error:
         raise _invalid(field_errors(error.errors(), SweepIn)) from error
     except WrongRequestsError as error:

@@ -171,7 +171,7 @@ def test_how_many_may_be_asked() -> None:
     few = SweepLimits(requests=4, plans=2)
     with pytest.raises(InvalidRequestError, match="these are 5 requests; at most 4 are planned with detail figures"):
         read_document({"requests": [{}] * 5}, few)
-    with pytest.raises(InvalidRequestError, match="at most 2 are planned with detail plan.*with detail figures 4 are"):
+    with pytest.raises(InvalidRequestError, match=r"at most 2 are planned with detail plan.*with detail figures 4 are"):
         read_document({"requests": [{}] * 3, "detail": "plan"}, few)
     with pytest.raises(InvalidRequestError, match="9 requests"):
         read_document({"grid": {"base": {}, "axes": {"a": [1, 2, 3], "b": [1, 2, 3]}}}, few)

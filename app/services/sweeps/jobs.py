@@ -79,7 +79,7 @@ def register(engine: App, database: Database, worker: ChunkWorker, leaving: Leav
         for job in await engine.job_manager.get_stalled_jobs(seconds_since_heartbeat=lease_s):
             await _revive(engine, job)
         with contextlib.suppress(AlreadyEnqueued):  # another worker was faster
-            await asyncio.to_thread(defer_lost_chunks, engine, database)
+            await asyncio.to_thread(defer_lost_chunks, database)
         await asyncio.to_thread(worker.delete_expired)
 
 
