@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+import threading
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -143,7 +145,7 @@ def _rows(work: Sequence[_Work], jobs: int) -> Iterator[Sequence[bytes]]:
         _begin()
         yield from map(_rows_of, work)
         return
-    pool = ProcessPoolExecutor(jobs, initializer=_begin)
+    pool = ProcessPoolExecutor(jobs, initializer=_begin, initargs=(os.getpid(),))
     try:
         yield from pool.map(_rows_of, work)
     finally:
@@ -153,9 +155,17 @@ def _rows(work: Sequence[_Work], jobs: int) -> Iterator[Sequence[bytes]]:
 _maker = RowMaker()
 
 
-def _begin() -> None:
-    """Open in this process what its rows need."""
+def _begin(parent: int | None = None) -> None:
+    """Open in this process what its rows need; it ends with its parent, however that ends."""
     _maker.hub = hub_of(AppSettings())
+    if parent is not None:
+        threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(1)
+    os._exit(EXIT_UNAVAILABLE)
 
 
 def _rows_of(work: _Work) -> Sequence[bytes]:

@@ -22,7 +22,7 @@ from tests.faults.service import BODY, ROOT, WAIT_S, Service, running, until
 from tests.faults.test_database_away import DURABLE
 from tests.postgres import PostgresServer, running_postgres
 
-ROWS, LEASE_S = 300, 1.5
+ROWS, LEASE_S = 200, 1.5
 LINES = {"content-type": "application/x-ndjson"}
 
 
