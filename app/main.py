@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import math
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import uvicorn
@@ -14,12 +13,12 @@ from fastapi import FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 
-from app import ENGINE_VERSION
+from app import ENGINE_VERSION, telemetry
 from app.domain.errors import UnavailableError
 from app.ingest.hub import Hub
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
-from app.server import DrainingServer
+from app.server import DrainingServer, Workers
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
@@ -54,6 +53,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         if queue is not None:
             await asyncio.to_thread(queue.close)
         await asyncio.to_thread(keeper.close)
+        await asyncio.to_thread(stop_telemetry)
         database.close()
         if hub is not None:
             hub.close()
@@ -74,6 +74,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     middleware.install(app, settings, _metrics(settings, database, kept_sweeps))
+    stop_telemetry = telemetry.start(app, database.engine) if settings.telemetry else lambda: None
     return app
 
 
@@ -99,11 +100,12 @@ def _sweeps(settings: AppSettings, database: Database, hub: Hub | None) -> tuple
     return Sweeps(database, options, wake=queue.wake), queue
 
 
-def _unfinished(kept: Sweeps, which: int) -> float:
-    try:
-        return kept.unfinished()[which]
-    except UnavailableError:
-        return math.nan
+def _unfinished(kept: Sweeps) -> Iterator[tuple[str, str, float]]:
+    """What waits in the database, for ``/metrics``; nothing where it does not answer."""
+    with suppress(UnavailableError):
+        swept, chunks = kept.unfinished()
+        yield "sweeps_unfinished", "Sweeps that wait or run.", swept
+        yield "sweep_chunks_unfinished", "Their parts that are not done.", chunks
 
 
 def _metrics(settings: AppSettings, database: Database, kept: Sweeps) -> Metrics:
@@ -111,8 +113,7 @@ def _metrics(settings: AppSettings, database: Database, kept: Sweeps) -> Metrics
     metrics.watch("pool_connections_in_use", "Database connections that a transaction holds.", database.connections_in_use)
     metrics.watch("pool_connections_open", "Database connections open, in use or not.", database.connections_open)
     metrics.watch("pool_connections_limit", "Database connections this process opens at most.", lambda: most)
-    metrics.watch("sweeps_unfinished", "Sweeps that wait or run, of all processes.", lambda: _unfinished(kept, 0))
-    metrics.watch("sweep_chunks_unfinished", "Their parts that are not done.", lambda: _unfinished(kept, 1))
+    metrics.ask(lambda: _unfinished(kept))
     return metrics
 
 
@@ -126,17 +127,28 @@ def limits_of(settings: AppSettings) -> DatabaseOptions:
 
 
 def serve() -> None:
-    """Serve on the configured address until stopped."""
+    """Serve on the configured address until stopped, with as many processes as configured."""
     settings = AppSettings()
-    app = create_app(settings)
-    planned(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
-    gc.collect()
-    gc.freeze()  # what lives as long as the process need not be looked through again: up to 0.1 s in one unlucky request
     config = uvicorn.Config(
-        app, host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=settings.shutdown_timeout_s
-    )
+        f"{__name__}:create_app", host=settings.host, port=settings.port, workers=settings.workers, log_config=None,
+        timeout_graceful_shutdown=settings.shutdown_timeout_s, server_header=False,
+    )  # fmt: skip
+    if settings.workers > 1:
+        configure_logging(settings.log_level, settings.log_format)
+        Workers(config, _warm_app, settings.drain_s).run()
+        return
+    config.app = app = _warm_app()
     with suppress(KeyboardInterrupt):  # Ctrl-C has been obeyed by the time it is raised
         DrainingServer(config, app.state.draining, settings.drain_s).run()
+
+
+def _warm_app() -> FastAPI:
+    """The application of a serving process, with catalogues and templates read, so that no client waits for that."""
+    app = create_app()
+    planned(PlanRequest.model_validate(EXAMPLE_REQUEST))
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked through again: up to 0.1 s in one unlucky request
+    return app
 
 
 if __name__ == "__main__":

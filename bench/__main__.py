@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from bench import accuracy, http, method, ranking, search, sweeps
+from bench import accuracy, http, load, method, ranking, search, sweeps
 
 BENCHES = {
     "search": search.main,
     "http": http.main,
     "sweeps": sweeps.main,
+    "load": load.main,
     "method": method.main,
     "accuracy": accuracy.main,
     "ranking": ranking.main,
