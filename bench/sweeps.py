@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx
 import orjson
+import psutil
 
 from bench.http import pinned_requests, service
 from tests.postgres import running_postgres
@@ -31,17 +32,17 @@ def main() -> None:
     """Print how long it took, from the answer to the request until the last row is there."""
     with running_postgres(SETTINGS) as server:
         settings = {"SHARDPLAN_DATABASE_URL": server.database(), "SHARDPLAN_LOG_LEVEL": "WARNING"}
-        with service(settings) as url, _worker(settings), httpx.Client(base_url=url, timeout=120) as client:
+        with service(settings) as url, _worker(settings) as worker, httpx.Client(base_url=url, timeout=120) as client:
             _done(client, _post(client, list(islice(requests(), 200))))  # the worker reads its catalogues meanwhile
-            started = time.perf_counter()
+            started, spent = time.perf_counter(), _cpu_s(worker)
             path = _post(client, list(requests()))
             posted = time.perf_counter()
             found = _done(client, path)
-            done = time.perf_counter()
+            done, spent = time.perf_counter(), _cpu_s(worker) - spent
             rows = client.get(f"{path}/results").raise_for_status().content
             read = time.perf_counter()
-    print(f"{'sweep, one worker':22s}{'requests':>9s}{'post s':>9s}{'done s':>9s}{'plans/s':>9s}{'read s':>9s}{'MB':>7s}")
-    seconds = (posted - started, done - posted, REQUESTS / (done - posted), read - done)
+    print(f"{'sweep, one worker':22s}{'requests':>9s}{'post s':>9s}{'done s':>9s}{'CPU s':>9s}{'plans/s':>9s}{'read s':>9s}{'MB':>7s}")
+    seconds = (posted - started, done - posted, spent, REQUESTS / (done - posted), read - done)
     print(f"{'pinned, figures':22s}{found['total']:9d}" + "".join(f"{value:9.1f}" for value in seconds) + f"{len(rows) / 1e6:7.1f}")
     verdicts = ", ".join(f"{count:,} {verdict}" for verdict, count in found["verdicts"].items())
     print(f"{verdicts}, {found['failed']:,} failed; the target is {TARGET_S} s")
@@ -67,11 +68,16 @@ def _done(client: httpx.Client, path: str) -> dict[str, Any]:
     return dict(found)
 
 
+def _cpu_s(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
+
+
 @contextmanager
-def _worker(settings: dict[str, str]) -> Iterator[None]:
+def _worker(settings: dict[str, str]) -> Iterator[psutil.Process]:
     process = subprocess.Popen([sys.executable, "-m", "app.cli", "worker"], env=os.environ | settings)
     try:
-        yield
+        yield psutil.Process(process.pid)
     finally:
         process.terminate()
         process.wait(timeout=60)
