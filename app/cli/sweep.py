@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from app import ENGINE_VERSION
-from app.cli.base import EXIT_INVALID, EXIT_UNAVAILABLE, Commands, read
+from app.cli.base import EXIT_UNAVAILABLE, Commands, read
 from app.domain.errors import InvalidRequestError
 from app.main import hub_of
 from app.services.saved_plans import sha256
@@ -31,7 +31,6 @@ from app.web.sweeps import wrong_requests
 from app.web.validation import field_errors
 
 _LINES = (".jsonl", ".ndjson")
-_INTERRUPTED = 130
 
 
 def add_to(commands: Commands) -> None:
@@ -45,20 +44,14 @@ def add_to(commands: Commands) -> None:
 
 
 def _sweep(given: argparse.Namespace) -> int:
-    try:
-        wanted = _wanted(given.spec, given.detail)
-    except (InvalidRequestError, ValidationError) as error:
-        errors = error.errors if isinstance(error, InvalidRequestError) else field_errors(error.errors(), SweepIn)
-        for e in errors:
-            print(f"{'.'.join(map(str, e.loc))}: {e.msg}{'; ' + e.hint if e.hint else ''}".removeprefix(": "), file=sys.stderr)
-        return EXIT_INVALID
+    wanted = _wanted(given.spec, given.detail)
     part = given.output.with_name(f"{given.output.name}.part")
     try:
         with _resumed(part, wanted) as file:
             _plan_rest(wanted, file, max(1, given.jobs))
     except KeyboardInterrupt:
         print(f"\nstopped; the same command goes on where it was: {part} has what is done", file=sys.stderr)
-        return _INTERRUPTED
+        raise
     except BrokenProcessPool:
         print(f"a planning process died; the same command goes on where it was: {part} has what is done", file=sys.stderr)
         return EXIT_UNAVAILABLE
@@ -68,13 +61,15 @@ def _sweep(given: argparse.Namespace) -> int:
 
 
 def _wanted(spec: Path, detail: str | None) -> WantedSweep:
-    """The sweep a file describes; raises ``InvalidRequestError`` or pydantic's ``ValidationError``."""
+    """The sweep a file describes; raises ``InvalidRequestError``."""
     limits = SweepLimits(plans=SweepLimits().requests)  # here nobody else waits
     try:
         if spec.suffix in _LINES:
             return read_lines(spec.read_bytes(), limits, detail="plan" if detail == "plan" else "figures")
         document = read(spec)
         return read_document(document | {"detail": detail} if detail and isinstance(document, dict) else document, limits)
+    except ValidationError as error:
+        raise InvalidRequestError("the sweep is not valid", field_errors(error.errors(), SweepIn)) from error
     except WrongRequestsError as error:
         raise wrong_requests(error) from error
 

@@ -55,7 +55,7 @@ async def _run(settings: AppSettings) -> None:
         register(engine, database, worker, leaving)
         return engine
 
-    prepare = partial(migrate.upgrade, settings.database_url)
+    prepare = partial(migrate.upgrade if settings.migrate else migrate.require, settings.database_url)
     working = asyncio.create_task(work_until_told(build, prepare, leaving, settings.sweep_lease_s))
 
     def leave() -> None:
