@@ -1,12 +1,12 @@
 FROM python:3.11-slim AS build
 WORKDIR /src
 COPY . .
-RUN pip wheel --no-cache-dir --wheel-dir /wheels .
+RUN pip wheel --no-cache-dir --wheel-dir /wheels ".[hub]"
 
 FROM python:3.11-slim
 RUN useradd --system --create-home --home-dir /data shardplan
 COPY --from=build /wheels /wheels
-RUN pip install --no-cache-dir --no-index --find-links /wheels shardplan && rm -rf /wheels
+RUN pip install --no-cache-dir --no-index --find-links /wheels "shardplan[hub]" && rm -rf /wheels
 USER shardplan
 WORKDIR /data
 ENV PYTHONUNBUFFERED=1 SHARDPLAN_HOST=0.0.0.0 SHARDPLAN_PORT=8000

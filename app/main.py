@@ -15,6 +15,7 @@ from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION
 from app.ingest.hub import Hub
+from app.ingest.hub_errors import MissingExtraError
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer
@@ -65,8 +66,10 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
 
 
 def hub_of(settings: AppSettings) -> Hub | None:
-    """Where models are fetched from; None where that is switched off."""
-    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s) if settings.fetch_models else None
+    """Where models are fetched from; None where that is switched off. Raises ``MissingExtraError``."""
+    if not settings.fetch_models:
+        return None
+    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s, may_be_private="hub_url" in settings.model_fields_set)
 
 
 def _metrics(settings: AppSettings, database: Database) -> Metrics:
@@ -86,7 +89,7 @@ def _limits(settings: AppSettings) -> DatabaseOptions:
 
 
 def serve() -> None:
-    """Serve on the configured address until stopped."""
+    """Serve on the configured address until stopped; raises ``MissingExtraError``."""
     settings = AppSettings()
     app = create_app(settings)
     planned(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
@@ -100,4 +103,7 @@ def serve() -> None:
 
 
 if __name__ == "__main__":
-    serve()
+    try:
+        serve()
+    except MissingExtraError as missing:
+        raise SystemExit(str(missing)) from missing

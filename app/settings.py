@@ -20,8 +20,8 @@ class AppSettings(BaseSettings):
         max_body_bytes: largest request body; a config.json is a few kilobytes, the largest known 60 KB.
         max_json_depth: deepest nesting of objects and arrays in a JSON body.
         fetch_models: whether ``hf_id`` may be fetched over the network. Off, so that a plan needs nothing outside.
-        fetch_timeout_s: longest silence of the hub during such a fetch.
-        hub_url: where models are fetched from, such as a mirror of your own.
+        fetch_timeout_s: longest time such a fetch may take in all.
+        hub_url: where models are fetched from, such as a mirror of your own; only one that is named here may be on a private network.
         database_connect_timeout_s: longest wait for a connection, a new one or a free one.
         database_statement_timeout_s: longest run of one statement; on SQLite longest wait for the write lock.
         database_idle_timeout_s: longest silence inside a transaction, and of a peer that no longer acknowledges; PostgreSQL only.

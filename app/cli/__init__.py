@@ -13,6 +13,7 @@ from app import ENGINE_VERSION
 from app.cli import data, plan, serve
 from app.cli.base import EXIT_INVALID, EXIT_UNAVAILABLE, EXIT_USAGE, Parser
 from app.domain.errors import ShardplanError, UnavailableError
+from app.ingest.hub_errors import MissingExtraError
 
 _COMMANDS = (serve, plan, data)
 """Modules whose ``add_to`` adds commands, in the order that help lists them."""
@@ -33,6 +34,9 @@ def main(arguments: list[str] | None = None) -> int:
         return EXIT_UNAVAILABLE
     except ValidationError as error:
         print("\n".join(f"SHARDPLAN_{str(e['loc'][0]).upper()}: {e['msg']}" for e in error.errors() if e["loc"]), file=sys.stderr)
+        return EXIT_USAGE
+    except MissingExtraError as error:
+        print(error, file=sys.stderr)
         return EXIT_USAGE
     except (ShardplanError, OSError, yaml.YAMLError) as error:
         print(error, file=sys.stderr)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app import ENGINE_VERSION
@@ -40,6 +41,7 @@ class Answer:
 
     Attributes:
         trainer_files: files of the ``hf_auto`` dialect, which come beside those of the plan.
+        fetched: repository and commit of a model that was fetched from a hub.
     """
 
     request: PlanRequest
@@ -48,10 +50,13 @@ class Answer:
     job: EmitJob | None
     gpu_name: str
     trainer_files: tuple[Artifact, ...] = ()
+    fetched: Mapping[str, str | None] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The JSON of the contract."""
-        return plan_document(self.plan, self.request) | {
+        document = plan_document(self.plan, self.request)
+        return document | {
+            "model": document["model"] | self.fetched,
             "checkpoint": checkpoint_document(self.checkpoint),
             "dialects": {"hf_auto": {a.filename: a.text for a in self.trainer_files}},
         }
@@ -93,16 +98,16 @@ def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanL
         for a in resolved.assumed
     )
     plan = replace(plan, warnings=assumed + plan.warnings)
+    fetched = {"hf_id": resolved.model.hf_id, "revision": resolved.model.commit} if resolved.model.commit else {}
     saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
     if plan.verdict == "does_not_fit":
-        return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name)
+        return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name, fetched=fetched)
     job = replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
     files, unwritten = _files(job)
-    said = (*unwritten, *_revision(request), *release_warnings(job))
-    plan = replace(plan, files=files, warnings=plan.warnings + said)
+    plan = replace(plan, files=files, warnings=(*plan.warnings, *unwritten, *release_warnings(job)))
     return Answer(
         request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name,
-        trainer_files=trainer_files(job) if files else (),
+        trainer_files=trainer_files(job) if files else (), fetched=fetched,
     )  # fmt: skip
 
 
@@ -132,6 +137,7 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
     best = plan.recommended
     figures = {
         "model": f"{plan.model.name}, {format_count(plan.model.total_params)} parameters",
+        **({"commit": resolved.model.commit} if resolved.model.commit else {}),
         "GPUs": f"{best.settings.nodes} × {best.settings.gpus_per_node} {resolved.gpu_name}",
         "plan": describe(best.settings),
         "peak per GPU": f"{format_gib(best.gpu.device_bytes)} of {format_gib(best.gpu.capacity_bytes)} at {best.gpu.peak_moment}",
@@ -143,6 +149,7 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         settings=best.settings,
         model=resolved.model.architecture,
         hf_id=resolved.model.hf_id,
+        revision=resolved.model.commit,
         hf_config=resolved.model.hf_config,
         adapter=adapter,
         engine_version=ENGINE_VERSION,
@@ -151,18 +158,6 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         planned_allocated_bytes=best.gpu.peak_allocated_bytes,
         planned_reserved_bytes=best.gpu.peak_reserved_bytes,
     )
-
-
-def _revision(request: PlanRequest) -> tuple[PlanWarning, ...]:
-    """The figures are of the named revision; the training script would load another."""
-    if request.model.revision is None:
-        return ()
-    message = f"The plan is for revision {request.model.revision}, but the training script loads the repository's default branch."
-    said = PlanWarning(
-        code="revision_not_in_script", severity="warning", field="model.revision", message=message,
-        fix="Download that revision and give its folder to the script as --model.",
-    )  # fmt: skip
-    return (said,)
 
 
 def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]:
