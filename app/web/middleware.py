@@ -75,6 +75,7 @@ class RequestContext:
         scope.setdefault("state", {})["request_id"] = request_id
         token = request_id_var.set(request_id)
         started = time.perf_counter()
+        self._metrics.begin()
         status = 0
 
         async def send_with_headers(message: Message) -> None:
@@ -90,7 +91,7 @@ class RequestContext:
         try:
             await self._app(scope, receive, send_with_headers)
         except Exception:
-            log.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            log.exception("unexpected error in %s %s", scope["method"], _route(scope))
             if status:
                 raise  # half an answer is out: only closing the connection tells the client
             response = problems.respond(Request(scope), problems.unexpected())
@@ -100,10 +101,15 @@ class RequestContext:
             request_id_var.reset(token)
 
     def _record(self, scope: Scope, status: int, seconds: float) -> None:
-        route = getattr(scope.get("route"), "path", "unmatched")
+        route = _route(scope)
         self._metrics.observe(scope["method"], route, status, seconds)
         extra = {"method": scope["method"], "route": route, "status": status, "ms": round(seconds * 1000, 2)}
-        log.info("%s %s %d", scope["method"], scope["path"], status, extra=extra)
+        log.info("%s %s %d", scope["method"], route, status, extra=extra)
+
+
+def _route(scope: Scope) -> str:
+    """Pattern of the path, which says no plan's id: whoever knows that reads the plan."""
+    return getattr(scope.get("route"), "path", "unmatched")
 
 
 class BodyGuard:
