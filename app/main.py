@@ -91,17 +91,14 @@ def _limits(settings: AppSettings) -> DatabaseOptions:
 
 
 def serve() -> None:
-<<<<<<< HEAD
-    """Serve on the configured address until stopped; raises ``MissingExtraError``."""
-=======
-    """Serve on the configured address until stopped, with as many processes as configured."""
->>>>>>> main
+    """Serve on the configured address until stopped, with as many processes as configured; raises ``MissingExtraError``."""
     settings = AppSettings()
     config = uvicorn.Config(
         f"{__name__}:create_app", host=settings.host, port=settings.port, workers=settings.workers, log_config=None,
         timeout_graceful_shutdown=settings.shutdown_timeout_s, server_header=False,
     )  # fmt: skip
     if settings.workers > 1:
+        hub_of(settings)  # what is missing is said once, before processes that would all say it
         configure_logging(settings.log_level, settings.log_format)
         Workers(config, _warm_app, settings.drain_s).run()
         return
