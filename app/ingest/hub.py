@@ -11,6 +11,7 @@ import threading
 import time
 from collections import OrderedDict
 from concurrent.futures import CancelledError, ThreadPoolExecutor
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -93,7 +94,7 @@ class Hub:
         deadline = time.monotonic() + self._timeout_s
         if not self._slots.acquire(blocking=False):
             raise unavailable(f"is being asked for {AT_ONCE + WAITING} models at the moment, and for no more than that")
-        future = self._pool.submit(self._fetch, hf_id, revision, deadline)
+        future = self._pool.submit(copy_context().run, self._fetch, hf_id, revision, deadline)
         future.add_done_callback(lambda _: self._slots.release())
         try:
             return future.result(timeout=self._timeout_s)
