@@ -10,6 +10,7 @@ from dataclasses import replace
 from app.domain.errors import InvalidRequestError
 from app.domain.model import parameters as count
 from app.domain.plan import ModelSummary, Plan, Rejection
+from app.domain.search.budget import Budget
 from app.domain.search.evaluate import Evaluation, with_best_sizes
 from app.domain.search.explain import ladder_of, rungs_of, summary_of
 from app.domain.search.objective import choose, nearest, pareto
@@ -19,22 +20,25 @@ from app.domain.search.scan import Found, search
 from app.domain.search.space import bound_shared_by
 from app.domain.search.stretch import Question, pools_of, stretched
 from app.domain.search.warn import warnings_of
-from app.domain.search.warn.search import search_warnings
+from app.domain.search.warn.search import search_warnings, sets_left_out, stopped_early
 from app.domain.search.ways_out import ways_out_of
 from app.domain.traffic.ideal import ideal_states_bytes, ideal_traffic_bytes
 
 __all__ = ["Question", "make_plan"]
 
 
-def make_plan(question: Question) -> Plan:
+def make_plan(question: Question, budget: Budget | None = None) -> Plan:
     """Answer a question.
+
+    Args:
+        budget: what it may cost; where that runs out, the answer is the best that was found and says what was left undone.
 
     Raises:
         InvalidRequestError: the request makes no sense for any pool.
     """
-    started = time.perf_counter()
-    question = stretched(question)
-    tried = try_pools(question)
+    started, budget = time.perf_counter(), budget or Budget()
+    question = stretched(question, budget)
+    tried = try_pools(question, budget)
     best, chosen = best_of(tried, question.objective)
     index = nearest(best.table) if chosen is None else chosen
     alternatives = [] if chosen is None else pareto(best.table, index)
@@ -64,9 +68,11 @@ def make_plan(question: Question) -> Plan:
         warnings=(
             *warnings_of(evaluation, place, recommended, question.constraints, question.pools),
             *search_warnings(best, chosen, tuple(dict.fromkeys(said for found in tried for said in found.space.narrowed))),
-            *pin_warnings(best, chosen, recommended, question.objective),
+            *sets_left_out(question.pools),
+            *pin_warnings(best, chosen, recommended, question.objective, budget),
+            *stopped_early(budget.stopped),
         ),
-        ways_out=ways_out_of(evaluation, question.constraints) if chosen is None else (),
+        ways_out=ways_out_of(evaluation, question.constraints, budget) if chosen is None else (),
         shortfall_bytes=shortfall,
     )
 
@@ -80,14 +86,17 @@ def model_summary(evaluation: Evaluation) -> ModelSummary:
     )  # fmt: skip
 
 
-def try_pools(question: Question) -> list[Found]:
+def try_pools(question: Question, budget: Budget) -> list[Found]:
     """Every pool choice searched; choices the request cannot run on are left out unless none can. They share the bound of a search."""
-    found, refusals = [], list[InvalidRequestError]()
-    choices = pools_of(question)
-    for pool in choices:
+    found, refusals = list[Found](), list[InvalidRequestError]()
+    choices = pools_of(question, budget)
+    for number, pool in enumerate(choices):
+        if found and not budget.go_on():
+            budget.stop(f"{number} of {len(choices)} sets of pools were tried, those of most pools first")
+            break
         try:
             setup = replace(question.setup, pool=pool)
-            found.append(search(setup, question.constraints, limit=bound_shared_by(len(choices))))
+            found.append(search(setup, question.constraints, limit=bound_shared_by(len(choices)), budget=budget))
         except InvalidRequestError as refusal:
             refusals.append(refusal)
     if not found:
