@@ -19,6 +19,7 @@ from app.ingest.hub_errors import MissingExtraError
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer, Workers
+from app.services.effort import EFFORT
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
@@ -33,6 +34,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     """Build the application; the database is migrated when it starts, or later if it is away then."""
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
+    EFFORT.timeout_s = settings.search_timeout_s
     database, hub = Database(settings.database_url, _limits(settings)), hub_of(settings)
     keeper, draining = SchemaKeeper(settings.database_url), threading.Event()
     database.on_not_migrated = keeper.wake

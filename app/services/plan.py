@@ -19,6 +19,7 @@ from app.emit.job import EmitJob
 from app.ingest.hub import Hub
 from app.observability import count_plan
 from app.services.document import checkpoint_document, plan_document
+from app.services.effort import EFFORT
 from app.services.releases import release_warnings
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
@@ -85,10 +86,12 @@ def planned(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UN
 
     Raises:
         InvalidRequestError: the request makes no sense.
-        UnavailableError: the hub that a model is to be fetched from does not answer.
+        UnavailableError: the hub that a model is to be fetched from does not answer, or too many large searches are running.
     """
     resolved = resolve(request, hub)
-    return answer_of(request, resolved, make_plan(resolved.question), label)
+    with EFFORT.budget() as budget:
+        plan = make_plan(resolved.question, budget)
+    return answer_of(request, resolved, plan, label)
 
 
 def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel = _UNSAVED) -> Answer:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-MOST_PROBED = 4_000_000
+MOST_PROBED = 2_000_000
 """Candidates of all probes of one question, which look only for whether anything fits."""
 
 MOST_OF_A_PROBE = 60_000

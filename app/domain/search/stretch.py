@@ -22,7 +22,7 @@ from app.domain.setup import TrainingSetup
 _LONGEST = 2**24
 _SEQ_STEP = 256
 _LARGEST_MICRO_BATCH = 2**20
-_MOST_POOLS, _MOST_PARTS, _MOST_SMALLER = 256, 64, 1024
+_MOST_POOLS, _MOST_PARTS, _MOST_SMALLER = 256, 64, 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -137,7 +137,7 @@ class _Probe:
 def smaller_pools(pool: Pool, choices: int = 1) -> list[Pool]:
     """The pool with fewer devices: parts of one node, then whole nodes, every number of them that a node or a rack may have.
 
-    Beyond 256 choices of nodes, or less where there are more than four pools to try, those are left out that are no multiple of a power
+    Beyond 256 choices of nodes, or less where there are more than two pools to try, those are left out that are no multiple of a power
     of two near the total; of devices of one node, beyond 64.
 
     Args:
