@@ -24,17 +24,20 @@ class Budget:
         probes: candidates that probes may still evaluate.
         go_on: called between pieces of work, each a fraction of a second; False once the time is over. It may wait for its turn first.
         stopped: what was left undone when something ran out, in words.
+        cut: whether that were combinations of what is planned, so that "does not fit" would be no answer.
     """
 
     probes: int = MOST_PROBED
     go_on: Callable[[], bool] = _for_ever
     stopped: list[str] = field(default_factory=list)
+    cut: bool = False
 
     def may_probe(self) -> bool:
         """Whether another probe may begin."""
         return self.probes > 0 and self.go_on()
 
-    def stop(self, undone: str) -> None:
+    def stop(self, undone: str, *, cut: bool = False) -> None:
         """Say, once, what is left undone."""
+        self.cut |= cut
         if undone not in self.stopped:
             self.stopped.append(undone)

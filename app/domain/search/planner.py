@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.errors import InvalidRequestError
+from app.domain.errors import InvalidRequestError, UnavailableError
 from app.domain.model import parameters as count
 from app.domain.plan import ModelSummary, Plan, Rejection
 from app.domain.search.budget import Budget
@@ -26,6 +26,9 @@ from app.domain.traffic.ideal import ideal_states_bytes, ideal_traffic_bytes
 
 __all__ = ["Question", "make_plan"]
 
+_TOO_LONG = "the search was stopped before its end, and nothing that was tried by then fits"
+_SMALLER = "Pin a strategy, a degree of parallelism or the micro-batch to make it smaller"
+
 
 def make_plan(question: Question, budget: Budget | None = None) -> Plan:
     """Answer a question.
@@ -35,11 +38,14 @@ def make_plan(question: Question, budget: Budget | None = None) -> Plan:
 
     Raises:
         InvalidRequestError: the request makes no sense for any pool.
+        UnavailableError: the budget ran out before anything that fits was found, or everything was judged.
     """
     started, budget = time.perf_counter(), budget or Budget()
     question = stretched(question, budget)
     tried = try_pools(question, budget)
     best, chosen = best_of(tried, question.objective)
+    if chosen is None and budget.cut:
+        raise UnavailableError(f"{_TOO_LONG}: {'; '.join(budget.stopped)}. {_SMALLER}")
     index = nearest(best.table) if chosen is None else chosen
     alternatives = [] if chosen is None else pareto(best.table, index)
     rungs = rungs_of(best.table, index)
@@ -92,7 +98,7 @@ def try_pools(question: Question, budget: Budget) -> list[Found]:
     choices = pools_of(question, budget)
     for number, pool in enumerate(choices):
         if found and not budget.go_on():
-            budget.stop(f"{number} of {len(choices)} sets of pools were tried, those of most pools first")
+            budget.stop(f"{number} of {len(choices)} sets of pools were tried, those of most pools first", cut=True)
             break
         try:
             setup = replace(question.setup, pool=pool)

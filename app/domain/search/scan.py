@@ -108,7 +108,8 @@ def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, prune:
             _scan_chunk(part, span, out)
     judged = len(space) if end == spans[-1][1] else int(space.first[end])
     if budget is not None and judged < len(space):
-        budget.stop(f"{judged:,} of {len(space):,} combinations on {setup.pool.world_size:,} GPUs were judged, simpler ones first")
+        undone = f"{judged:,} of {len(space):,} combinations on {setup.pool.world_size:,} GPUs were judged, simpler ones first"
+        budget.stop(undone, cut=True)
     out, carried = ({name: column[:judged] for name, column in some.items()} for some in (out, _carried(setup, space)))
     over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
     return Table(**out, **carried, rejected=dict(space.rejected) | rejections(*over))
