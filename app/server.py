@@ -76,7 +76,7 @@ class Workers(Multiprocess):
     def __init__(self, config: uvicorn.Config, make: Callable[[], FastAPI], delay_s: float) -> None:
         self._make, self._delay_s = make, delay_s
         config.timeout_worker_healthcheck = _HEALTHCHECK_S
-        super().__init__(config, [config.bind_socket()])
+        super().__init__(config, _sockets(config))
 
     def run(self) -> None:
         """Serve until a signal. Their counters lie in a folder that all of them write and any of them reads."""
@@ -88,7 +88,7 @@ class Workers(Multiprocess):
 
     def init_processes(self) -> None:
         """Start all of them."""
-        self.processes = [self._start() for _ in range(self.processes_num)]
+        self.processes = [self._start(listener) for listener in self.sockets]
 
     def keep_subprocess_alive(self) -> None:
         """Replace what died or hangs, and forget its gauges."""
@@ -98,9 +98,27 @@ class Workers(Multiprocess):
             process.kill()
             process.join()
             mark_process_dead(process.pid)  # type: ignore[no-untyped-call]
-            self.processes[index] = self._start()
+            self.processes[index] = self._start(self.sockets[index])
 
-    def _start(self) -> Process:
-        process = _Worker(self.config, self.sockets, self._make, self._delay_s)
+    def _start(self, listener: socket.socket) -> Process:
+        process = _Worker(self.config, [listener], self._make, self._delay_s)
         process.start()
         return process
+
+
+def _sockets(config: uvicorn.Config) -> list[socket.socket]:
+    """A listening socket for each worker, among which the kernel deals connections out evenly.
+
+    On one socket, whichever worker is awake takes all connections that wait. These stay open in this process, so that what is
+    dealt to a worker that died waits for its successor.
+    """
+    family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
+    listeners = []
+    for _ in range(config.workers):
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind((config.host, config.port))
+        listener.set_inheritable(True)
+        listeners.append(listener)
+    return listeners

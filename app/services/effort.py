@@ -1,7 +1,8 @@
-"""How much of this process one question may take, and how many large ones at once.
+"""How much of this process one question may take, and how many are answered at once.
 
-Most questions take a few hundredths of a second and begin at once. One that has computed for longer waits for a turn, of which there
-are as many as CPUs, so that large questions cannot slow each other and the small ones down without end.
+Most questions take a few hundredths of a second: they come one after the other, in the order they were asked (``turns``). One that has
+computed for longer gives its turn to the next and waits for one of those that large questions have among themselves, so that no small
+one ever waits for a large one.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 from app.domain.errors import UnavailableError
 from app.domain.search.budget import Budget
+from app.services.turns import Turns
 
+SMALL_AT_ONCE = 2
 SMALL_S = 0.3
 """CPU seconds of its thread after which a question is a large one."""
 DEFAULT_TIMEOUT_S = 30.0
@@ -33,37 +36,41 @@ class Effort:
 
         Args:
             at_once: large questions that may run at the same time.
-            timeout_s: longest time one question is searched, and longest wait for a turn before it.
+            timeout_s: longest time one question is searched, and longest wait of a large one for its turn.
             used_s: CPU seconds of the calling thread.
         """
         self.timeout_s = timeout_s
-        self._turns, self._used_s = threading.BoundedSemaphore(at_once), used_s
+        self._small, self._large, self._used_s = Turns(SMALL_AT_ONCE), threading.BoundedSemaphore(at_once), used_s
 
     @contextmanager
     def budget(self) -> Iterator[Budget]:
-        """What one question may cost, for as long as it is answered on this thread.
+        """Wait for a turn; what one question may cost, for as long as it is answered on this thread.
 
-        Its ``go_on`` raises ``UnavailableError`` where no turn comes.
+        Its ``go_on`` raises ``UnavailableError`` where a large question waits for its turn in vain.
         """
-        began, deadline, has_turn = self._used_s(), time.monotonic() + self.timeout_s, False
+        with ExitStack() as turn:
+            turn.enter_context(self._small.taken())
+            began, deadline, large = self._used_s(), time.monotonic() + self.timeout_s, False
 
-        def go_on() -> bool:
-            nonlocal deadline, has_turn
-            if not has_turn and self._used_s() - began > SMALL_S:
-                waits_since = time.monotonic()
-                if not self._turns.acquire(timeout=self.timeout_s):
-                    raise UnavailableError(
-                        "this server is busy with other large searches; pin a strategy, a degree of parallelism or the micro-batch "
-                        "to make this one small, or send it again"
-                    )
-                has_turn, deadline = True, deadline + time.monotonic() - waits_since
-            return time.monotonic() < deadline
+            def go_on() -> bool:
+                nonlocal deadline, large
+                if not large and self._used_s() - began > SMALL_S:
+                    turn.close()
+                    deadline, large = deadline + self._wait(), True
+                    turn.callback(self._large.release)
+                return time.monotonic() < deadline
 
-        try:
             yield Budget(go_on=go_on)
-        finally:
-            if has_turn:
-                self._turns.release()
+
+    def _wait(self) -> float:
+        """Wait for a turn among the large questions; returns the seconds that took."""
+        since = time.monotonic()
+        if not self._large.acquire(timeout=self.timeout_s):
+            raise UnavailableError(
+                "this server is busy with other large searches; pin a strategy, a degree of parallelism or the micro-batch to make this "
+                "one small, or send it again"
+            )
+        return time.monotonic() - since
 
 
 EFFORT = Effort(at_once=cpus(), timeout_s=DEFAULT_TIMEOUT_S)

@@ -89,9 +89,8 @@ def planned(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UN
         UnavailableError: the hub that a model is to be fetched from does not answer, or too many large searches are running.
     """
     resolved = resolve(request, hub)
-    with EFFORT.budget() as budget:
-        plan = make_plan(resolved.question, budget)
-    return answer_of(request, resolved, plan, label)
+    with EFFORT.budget() as budget:  # not while a model is fetched, which others need not wait for
+        return answer_of(request, resolved, make_plan(resolved.question, budget), label)
 
 
 def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel = _UNSAVED) -> Answer:

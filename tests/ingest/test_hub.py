@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from app.cli import main
+from app.cli.base import EXIT_USAGE
 from app.domain.errors import InvalidRequestError, UnavailableError
 from app.ingest.hub import AT_ONCE, MAX_BYTES, MAX_DEPTH, WAITING, Hub, HubModel
 from app.ingest.hub_errors import MissingExtraError
@@ -261,3 +263,16 @@ def test_a_missing_extra_is_said_with_the_command(monkeypatch: pytest.MonkeyPatc
     monkeypatch.delitem(sys.modules, "app.ingest.hub_library", raising=False)
     with pytest.raises(MissingExtraError, match=r"pip install 'shardplan\[hub\]'"):
         Hub("https://hub.test", timeout_s=1)
+
+
+def test_the_command_says_so_as_a_wrong_setting(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before anything is planned."""
+    monkeypatch.setenv("SHARDPLAN_FETCH_MODELS", "true")
+    monkeypatch.setitem(sys.modules, "huggingface_hub", None)
+    monkeypatch.delitem(sys.modules, "app.ingest.hub_library", raising=False)
+    spec = tmp_path / "request.json"
+    spec.write_text('{"model": {"hf_id": "org/name"}, "training": {"seq_len": 16}, "cluster": {"pools": [{"gpu": "h100-sxm-80gb"}]}}')
+    assert main(["plan", str(spec)]) == EXIT_USAGE
+    assert "pip install 'shardplan[hub]'" in capsys.readouterr().err

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.errors import UnavailableError
 from app.services import plan as plan_module
-from app.services.effort import SMALL_S, Effort, cpus
+from app.services.effort import SMALL_AT_ONCE, SMALL_S, Effort, cpus
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.web.schemas import EXAMPLE_REQUEST
@@ -30,14 +30,25 @@ class Used:
 
 
 def test_a_small_question_waits_for_nobody() -> None:
-    """All turns are taken, and it is answered."""
+    """All turns of large ones are taken, and more wait for them than there are small turns: it is answered."""
     used = Used()
-    effort = Effort(at_once=1, timeout_s=0.05, used_s=used)
-    with effort.budget() as large:
-        used.grow()
-        assert large.go_on()
-        with effort.budget() as small:
-            assert small.go_on()
+    effort = Effort(at_once=1, timeout_s=5, used_s=used)
+    done = threading.Event()
+
+    def large() -> None:
+        with effort.budget() as budget:
+            used.grow()
+            budget.go_on()
+            done.wait(5)
+
+    threads = [threading.Thread(target=large) for _ in range(SMALL_AT_ONCE + 2)]
+    for thread in threads:
+        thread.start()
+    with effort.budget() as small:
+        assert small.go_on()
+    done.set()
+    for thread in threads:
+        thread.join()
 
 
 def test_a_large_question_waits_for_its_turn_and_no_longer_than_it_may() -> None:

@@ -67,6 +67,8 @@ def search(setup: TrainingSetup, constraints: Constraints, *, limit: int | None 
 def any_fits(setup: TrainingSetup, constraints: Constraints, budget: Budget, *, surely: bool) -> bool:
     """Whether any candidate on one pool fits, or surely does: no further than to the first that is found.
 
+    Where scripts are written for some, only those count whose script fits.
+
     Raises:
         InvalidRequestError: the pins contradict each other, the model or the devices.
     """
@@ -74,12 +76,13 @@ def any_fits(setup: TrainingSetup, constraints: Constraints, budget: Budget, *, 
     # Memory never shrinks as the micro-batch grows, but for the copy that accumulating takes: the smallest fits, or the one without.
     space = build_space(setup, constraints, 2, MOST_OF_A_PROBE)
     part, out, spans = _Part(setup, constraints, space), _blank(len(space)), list(_chunks(space))
-    hopeless = _hopeless(part, spans)
+    hopeless, written = _hopeless(part, spans), np.repeat(is_written(setup, outline_of(space)), space.batches)
     # Those on a disk of which none is known need more than there is, whatever the figures are.
     for span in (span for span in spans if span not in hopeless):
         _scan_chunk(part, span, out, timed=False)
         budget.probes -= int(space.batches[slice(*span)].sum())
-        if (out["safe"] if surely else out["fits"]).any():
+        fitting = out["safe"] if surely else out["fits"]
+        if (fitting & out["script_fits"] & written if written.any() else fitting).any():
             return True
     return False
 
@@ -111,13 +114,14 @@ def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, prune:
         undone = f"{judged:,} of {len(space):,} combinations on {setup.pool.world_size:,} GPUs were judged, simpler ones first"
         budget.stop(undone, cut=True)
     out, carried = ({name: column[:judged] for name, column in some.items()} for some in (out, _carried(setup, space)))
+    carried["written"] &= out.pop("script_fits")
     over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
     return Table(**out, **carried, rejected=dict(space.rejected) | rejections(*over))
 
 
 def _blank(size: int) -> dict[str, Array]:
     """Columns of a table as they are for what has not been judged."""
-    out = {name: np.zeros(size, dtype=bool) for name in ("fits", "safe")}
+    out = {name: np.zeros(size, dtype=bool) for name in ("fits", "safe", "script_fits")}
     out |= {name: np.full(size, np.inf) for name in ("over_bytes", "host_over_bytes", "nvme_over_bytes", "device_bytes")}
     return out | {"tokens_per_s": np.zeros(size)}
 
@@ -190,7 +194,7 @@ def _scan_chunk(part: _Part, span: tuple[int, int], out: dict[str, Array], *, ti
     row = np.cumsum(distinct) - 1
     at = _At(row=row[structure], place=np.arange(len(structure)) + (row * grid.shape[1] - first + start)[structure])
     candidates = slice(start, start + len(structure))
-    for name in ("fits", "safe", "over_bytes", "host_over_bytes", "nvme_over_bytes"):
+    for name in ("fits", "safe", "script_fits", "over_bytes", "host_over_bytes", "nvme_over_bytes"):
         out[name][candidates] = at.of(getattr(verdicts, name))
     out["device_bytes"][candidates] = at.of(totals.device)
     if timed:
