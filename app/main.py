@@ -16,9 +16,11 @@ from fastapi.staticfiles import StaticFiles
 from app import ENGINE_VERSION, telemetry
 from app.domain.errors import UnavailableError
 from app.ingest.hub import Hub
+from app.ingest.hub_errors import MissingExtraError
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer, Workers
+from app.services.effort import EFFORT
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
@@ -39,6 +41,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     """Build the application; the database is migrated when it starts or, if it is away or somebody else's to migrate, later."""
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
+    EFFORT.timeout_s = settings.search_timeout_s
     database, hub = Database(settings.database_url, limits_of(settings)), hub_of(settings)
     keeper = SchemaKeeper(settings.database_url, migrate=upgrade if settings.migrate else require)
     draining = threading.Event()
@@ -81,8 +84,10 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
 
 
 def hub_of(settings: AppSettings) -> Hub | None:
-    """Where models are fetched from; None where that is switched off."""
-    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s) if settings.fetch_models else None
+    """Where models are fetched from; None where that is switched off. Raises ``MissingExtraError``."""
+    if not settings.fetch_models:
+        return None
+    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s, may_be_private="hub_url" in settings.model_fields_set)
 
 
 def sweep_options(settings: AppSettings) -> SweepOptions:
@@ -129,13 +134,14 @@ def limits_of(settings: AppSettings) -> DatabaseOptions:
 
 
 def serve() -> None:
-    """Serve on the configured address until stopped, with as many processes as configured."""
+    """Serve on the configured address until stopped, with as many processes as configured; raises ``MissingExtraError``."""
     settings = AppSettings()
     config = uvicorn.Config(
         f"{__name__}:create_app", host=settings.host, port=settings.port, workers=settings.workers, log_config=None,
         timeout_graceful_shutdown=settings.shutdown_timeout_s, server_header=False,
     )  # fmt: skip
     if settings.workers > 1:
+        hub_of(settings)  # what is missing is said once, before processes that would all say it
         configure_logging(settings.log_level, settings.log_format)
         Workers(config, _warm_app, settings.drain_s).run()
         return
@@ -154,4 +160,7 @@ def _warm_app() -> FastAPI:
 
 
 if __name__ == "__main__":
-    serve()
+    try:
+        serve()
+    except MissingExtraError as missing:
+        raise SystemExit(str(missing)) from missing

@@ -69,6 +69,7 @@ def configure_logging(level: str, log_format: str, quiet: Iterable[str] = ()) ->
     text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # its line a request has the address, and so what somebody plans
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()

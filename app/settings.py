@@ -23,8 +23,10 @@ class AppSettings(BaseSettings):
         max_body_bytes: largest request body; a config.json is a few kilobytes, the largest known 60 KB.
         max_json_depth: deepest nesting of objects and arrays in a JSON body.
         fetch_models: whether ``hf_id`` may be fetched over the network. Off, so that a plan needs nothing outside.
-        fetch_timeout_s: longest silence of the hub during such a fetch.
-        hub_url: where models are fetched from, such as a mirror of your own.
+        fetch_timeout_s: longest time such a fetch may take in all.
+        hub_url: where models are fetched from, such as a mirror of your own; only one that is named here may be on a private network.
+        search_timeout_s: longest time one request is searched; then the best that was found is the answer, and says so. As long may a
+            large search wait until others end; as many run at once as there are CPUs.
         database_connect_timeout_s: longest wait for a connection, a new one or a free one.
         database_statement_timeout_s: longest run of one statement; on SQLite longest wait for the write lock.
         database_idle_timeout_s: longest silence inside a transaction, and of a peer that no longer acknowledges; PostgreSQL only.
@@ -56,6 +58,7 @@ class AppSettings(BaseSettings):
     fetch_models: bool = False
     fetch_timeout_s: float = Field(5.0, gt=0)
     hub_url: str = Field("https://huggingface.co", pattern=r"^https?://[^\s/]+")
+    search_timeout_s: float = Field(30.0, gt=0)
     database_connect_timeout_s: int = Field(5, ge=1)
     database_statement_timeout_s: int = Field(10, ge=1)
     database_idle_timeout_s: int = Field(30, ge=1)

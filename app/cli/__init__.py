@@ -17,6 +17,7 @@ from app.cli import catalog, data, migrate, plan, serve, sweep, worker
 from app.cli.base import EXIT_INVALID, EXIT_UNAVAILABLE, EXIT_USAGE, Parser, UsageError, complain
 from app.client import AnswerError, ProblemError
 from app.domain.errors import ShardplanError, UnavailableError
+from app.ingest.hub_errors import MissingExtraError
 
 EXIT_INTERRUPTED, EXIT_READER_GONE = 130, 141
 _COMMANDS = (serve, worker, plan, sweep, catalog, data, migrate)
@@ -60,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _code(error: ShardplanError) -> int:
     """A service that broke or is none did not answer; everything else is to be mended by whoever asked."""
+    if isinstance(error, MissingExtraError):
+        return EXIT_USAGE
     broken = isinstance(error, ProblemError) and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return EXIT_UNAVAILABLE if broken or isinstance(error, (UnavailableError, AnswerError)) else EXIT_INVALID
 

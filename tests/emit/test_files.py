@@ -67,6 +67,7 @@ def poisoned(job: EmitJob, name: str) -> EmitJob:
         job,
         model=replace(model, name=name, family=name, model_class=name, stacks=stacks),
         hf_id=name,
+        revision=name,
         hf_config={**TINY_LLAMA, "note": name, name: [name]},
         adapter={"kind": "lora", "rank": 8, "targets": [name], "modules_to_save": [name]},
         engine_version=name,

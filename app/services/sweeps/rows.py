@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from app.domain.errors import ShardplanError, UnavailableError
 from app.ingest.hub import Hub
 from app.services.document import figures_document
-from app.services.plan import TURNS, brief_plan, planned
+from app.services.plan import brief_plan, planned
 from app.services.request import PlanRequest
 from app.services.sweeps.grid import value_at
 
@@ -95,8 +95,7 @@ class RowMaker:
         while True:
             try:
                 wanted = PlanRequest.model_validate(request)
-                with TURNS.taken():  # one request at a time: whoever waits for a single plan waits for no more than that
-                    return planned(wanted, self.hub).document() if detail == "plan" else figures_document(brief_plan(wanted, self.hub))
+                return planned(wanted, self.hub).document() if detail == "plan" else figures_document(brief_plan(wanted, self.hub))
             except UnavailableError as error:
                 pause_s = next(pauses, None)
                 if pause_s is None:
