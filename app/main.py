@@ -18,13 +18,14 @@ from app.ingest.hub import Hub
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer
+from app.services.key_check import KeyCheck
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
 from app.store.keeper import SchemaKeeper
 from app.store.session import Database, DatabaseOptions
-from app.web import api, compare_pages, health, middleware, pages, problems
+from app.web import api, compare_pages, health, middleware, openapi, pages, problems, sign_in
 from app.web.schemas import EXAMPLE_REQUEST
 
 
@@ -33,7 +34,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
     database, hub = Database(settings.database_url, _limits(settings)), hub_of(settings)
-    keeper, draining = SchemaKeeper(settings.database_url), threading.Event()
+    keeper, draining, check = SchemaKeeper(settings.database_url), threading.Event(), KeyCheck(database)
     database.on_not_migrated = keeper.wake
 
     @asynccontextmanager
@@ -42,6 +43,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         yield
         draining.set()
         await asyncio.to_thread(keeper.close)
+        check.close()
         database.close()
         if hub is not None:
             hub.close()
@@ -51,12 +53,16 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         description="How to shard one training run with DeepSpeed, FSDP2 or DDP: memory, traffic, time and the file that does it.",
     )  # fmt: skip
     app.state.database, app.state.hub = database, hub
-    app.state.schema_keeper, app.state.draining = keeper, draining
+    app.state.schema_keeper, app.state.draining, app.state.key_check = keeper, draining, check
+    app.state.list_plans = settings.list_plans
     app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
     app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)
     app.include_router(api.router)
     app.include_router(health.router)
+    if settings.require_keys:
+        app.include_router(sign_in.router)
+    openapi.install(app, settings)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)

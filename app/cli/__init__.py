@@ -10,11 +10,11 @@ import yaml
 from pydantic import ValidationError
 
 from app import ENGINE_VERSION
-from app.cli import data, plan, serve
+from app.cli import data, keys, plan, serve
 from app.cli.base import EXIT_INVALID, EXIT_UNAVAILABLE, EXIT_USAGE, Parser
 from app.domain.errors import ShardplanError, UnavailableError
 
-_COMMANDS = (serve, plan, data)
+_COMMANDS = (serve, plan, data, keys)
 """Modules whose ``add_to`` adds commands, in the order that help lists them."""
 
 
