@@ -11,6 +11,7 @@ import re
 import time
 import uuid
 from dataclasses import dataclass
+from urllib.parse import quote
 
 import orjson
 from fastapi import FastAPI
@@ -112,7 +113,7 @@ class RequestContext:
         except ClientLeftError:
             status = _CLIENT_LEFT
         except Exception:
-            log.exception("unexpected error in %s %s", scope["method"], scope["path"])
+            log.exception("unexpected error in %s %s", scope["method"], _shown(scope["path"]))
             if status:
                 raise  # half an answer is out: only closing the connection tells the client
             response = problems.respond(Request(scope), problems.unexpected())
@@ -127,7 +128,7 @@ class RequestContext:
         extra = {"method": scope["method"], "route": route, "status": status, "ms": round(seconds * 1000, 2)}
         if key := scope["state"].get("key"):
             extra["key"] = key.id
-        log.info("%s %s %d", scope["method"], scope["path"], status, extra=extra)
+        log.info("%s %s %d", scope["method"], _shown(scope["path"]), status, extra=extra)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,6 +220,11 @@ class BodyGuard:
             detail = f"objects and lists are nested more than {self._limits.max_depth} deep"
             return problems.Problem(status=422, code="too_deep", title="The JSON is nested too deeply", detail=detail)
         return None
+
+
+def _shown(path: str) -> str:
+    """A path for the log: encoded again, so that it stays in its line."""
+    return quote(path[:1000], safe="/{}:,@!$&'()*+;=~", errors="replace")
 
 
 def _replay(body: bytes, receive: Receive) -> Receive:

@@ -53,7 +53,12 @@ def test_a_key_is_made_listed_rotated_and_revoked(capsys: pytest.CaptureFixture[
 
 def test_what_is_wrong_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     """A wrong command line is 64, a key that is not there 3."""
-    for wrong in (["--scope", "root", "--name", "x"], ["--name", "x"], ["--scope", "plan"], ["--scope", "plan", "--name", "x", "--expires", "soon"]):
+    for wrong in (
+        ["--scope", "root", "--name", "x"],
+        ["--name", "x"],
+        ["--scope", "plan"],
+        ["--scope", "plan", "--name", "x", "--expires", "soon"],
+    ):
         with pytest.raises(SystemExit) as caught:
             main(["keys", "create", *wrong])
         assert caught.value.code == 64

@@ -89,7 +89,9 @@ def test_a_wrong_key_is_asked_for_again(client: Keyed) -> None:
     assert client.post("/sign-in", data={"key": "x"}).json()["type"] == "urn:shardplan:problem:unauthorized"
 
 
-@pytest.mark.parametrize("said", [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "https://evil.example"}, {"origin": "null"}])
+@pytest.mark.parametrize(
+    "said", [{"sec-fetch-site": "cross-site"}, {"sec-fetch-site": "same-site"}, {"origin": "https://evil.example"}, {"origin": "null"}]
+)
 def test_other_sites_post_nothing(client: Keyed, said: dict[str, str]) -> None:
     """Neither a key of theirs into this browser, nor anything with the key that is in it."""
     assert client.post("/sign-in", data={"key": client.key()}, headers=HTML | said).status_code == 403
