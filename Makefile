@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
 PLAIN := --override-ini "addopts=--strict-markers -q"
 
-.PHONY: run test lint format types verify browser bench fuzz fit clean
+.PHONY: run test lint format types verify browser bench fuzz audit fit clean
 
 run: $(VENV)/.run
 	SHARDPLAN_HOST=$(HOST) SHARDPLAN_PORT=$(PORT) $(BIN)/python -m app.main
@@ -20,6 +20,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
+	$(BIN)/bandit --quiet --recursive app migrations
 
 format: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
@@ -50,6 +51,11 @@ bench: $(VENV)/.dev
 fuzz: export SHARDPLAN_FUZZ_CASES := 1700
 fuzz: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/contract/test_generated.py $(PLAIN) $(ARGS)
+
+# Known vulnerabilities of what is installed; asks a public database, so it is not a part of `make lint`.
+audit: $(VENV)/.dev
+	$(BIN)/python $(PIP) pip-audit
+	$(BIN)/pip-audit --skip-editable
 
 fit: $(VENV)/.dev
 	$(BIN)/python -m bench.fit $(ARGS)

@@ -13,11 +13,11 @@ from fastapi import FastAPI
 from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 
-from app import ENGINE_VERSION
+from app import ENGINE_VERSION, telemetry
 from app.ingest.hub import Hub
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
-from app.server import DrainingServer
+from app.server import DrainingServer, Workers
 from app.services.key_check import KeyCheck
 from app.services.plan import planned
 from app.services.request import PlanRequest
@@ -44,6 +44,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         draining.set()
         await asyncio.to_thread(keeper.close)
         check.close()
+        await asyncio.to_thread(stop_telemetry)
         database.close()
         if hub is not None:
             hub.close()
@@ -67,6 +68,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
     middleware.install(app, settings, _metrics(settings, database))
+    stop_telemetry = telemetry.start(app, database.engine) if settings.telemetry else lambda: None
     return app
 
 
@@ -92,17 +94,28 @@ def _limits(settings: AppSettings) -> DatabaseOptions:
 
 
 def serve() -> None:
-    """Serve on the configured address until stopped."""
+    """Serve on the configured address until stopped, with as many processes as configured."""
     settings = AppSettings()
-    app = create_app(settings)
-    planned(PlanRequest.model_validate(EXAMPLE_REQUEST))  # reads catalogues and templates, so that no client waits for that
-    gc.collect()
-    gc.freeze()  # what lives as long as the process need not be looked through again: up to 0.1 s in one unlucky request
     config = uvicorn.Config(
-        app, host=settings.host, port=settings.port, log_config=None, timeout_graceful_shutdown=settings.shutdown_timeout_s
-    )
+        f"{__name__}:create_app", host=settings.host, port=settings.port, workers=settings.workers, log_config=None,
+        timeout_graceful_shutdown=settings.shutdown_timeout_s, server_header=False,
+    )  # fmt: skip
+    if settings.workers > 1:
+        configure_logging(settings.log_level, settings.log_format)
+        Workers(config, _warm_app, settings.drain_s).run()
+        return
+    config.app = app = _warm_app()
     with suppress(KeyboardInterrupt):  # Ctrl-C has been obeyed by the time it is raised
         DrainingServer(config, app.state.draining, settings.drain_s).run()
+
+
+def _warm_app() -> FastAPI:
+    """The application of a serving process, with catalogues and templates read, so that no client waits for that."""
+    app = create_app()
+    planned(PlanRequest.model_validate(EXAMPLE_REQUEST))
+    gc.collect()
+    gc.freeze()  # what lives as long as the process need not be looked through again: up to 0.1 s in one unlucky request
+    return app
 
 
 if __name__ == "__main__":

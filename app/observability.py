@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -12,12 +13,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series and say no more than a restart does
 
 request_id_var: ContextVar[str] = ContextVar("request_id", default="-")
 """Id of the request being answered; ``-`` outside of one."""
 
+_SHARED = "PROMETHEUS_MULTIPROC_DIR" in os.environ
+"""Whether this is one of several serving processes, whose figures lie in files that any of them adds up."""
 _BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "color_message", "taskName"}
@@ -72,29 +76,49 @@ def configure_logging(level: str, log_format: str) -> None:
 class Metrics:
     """What one application counts: requests, how long they took by route, and the state of its pool of connections.
 
-    What the planner found is counted once a process, by ``count_plan``; ``render`` gives both.
+    What the planner found is counted once a process, by ``count_plan``; ``render`` gives both, of all serving processes together.
     """
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self._requests = Counter("shardplan_requests", "Requests answered.", ("method", "route", "status"), registry=self.registry)
+        self._in_progress = self._gauge("requests_in_progress", "Requests read but not answered to the end.")
         self._seconds = Histogram(
             "shardplan_request_seconds", "Time from the first byte read to the last byte sent.", ("route",),
             buckets=_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
+        self._watched: list[tuple[Gauge, Callable[[], float]]] = []
+
+    def begin(self) -> None:
+        """Count a request as being answered."""
+        self._in_progress.inc()
 
     def observe(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one answered request; ``route`` is the path pattern, never the path, so that labels stay few."""
+        """Count a request as answered; ``route`` is the path pattern, never the path, so that labels stay few."""
+        self._in_progress.dec()
         self._requests.labels(method if method in _METHODS else "other", route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
+        for gauge, read in self._watched:
+            gauge.set(read())
 
     def watch(self, name: str, meaning: str, read: Callable[[], float]) -> None:
-        """Show a figure that is read whenever somebody asks, such as connections in use."""
-        Gauge(f"shardplan_{name}", meaning, registry=self.registry).set_function(read)
+        """Show a figure of this process, such as connections in use: read when somebody asks, or else after each request."""
+        gauge = self._gauge(name, meaning)
+        if _SHARED:
+            self._watched.append((gauge, read))
+        else:
+            gauge.set_function(read)
 
     def render(self) -> str:
         """The text that a Prometheus server reads."""
-        return (generate_latest(self.registry) + generate_latest(_PLANNER)).decode()
+        if not _SHARED:
+            return (generate_latest(self.registry) + generate_latest(_PLANNER)).decode()
+        everybody = CollectorRegistry()
+        MultiProcessCollector(everybody)  # type: ignore[no-untyped-call]
+        return generate_latest(everybody).decode()
+
+    def _gauge(self, name: str, meaning: str) -> Gauge:
+        return Gauge(f"shardplan_{name}", meaning, multiprocess_mode="livesum", registry=self.registry)
 
 
 _PLANNER = CollectorRegistry()

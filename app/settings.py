@@ -20,7 +20,9 @@ class AppSettings(BaseSettings):
     Attributes:
         database_url: SQLite file or PostgreSQL, as an SQLAlchemy address; ``postgres://`` is understood.
         host, port: where ``make run`` listens.
+        workers: processes that serve on that address; planning takes one core each.
         log_level, log_format: how much is logged, and whether as lines of JSON or of text.
+        telemetry: whether traces are sent to an OpenTelemetry collector; the standard ``OTEL_*`` variables say which.
         max_body_bytes: largest request body; a config.json is a few kilobytes, the largest known 60 KB.
         max_json_depth: deepest nesting of objects and arrays in a JSON body.
         fetch_models: whether ``hf_id`` may be fetched over the network. Off, so that a plan needs nothing outside.
@@ -47,8 +49,10 @@ class AppSettings(BaseSettings):
     database_url: str = "sqlite:///shardplan.db"
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
+    workers: int = Field(1, ge=1, le=256)
     log_level: Literal["DEBUG", "INFO", "WARNING", "ERROR"] = "INFO"
     log_format: Literal["json", "text"] = "json"
+    telemetry: bool = False
     max_body_bytes: int = Field(2**20, ge=2**10)
     max_json_depth: int = Field(64, ge=8, le=512)
     fetch_models: bool = False

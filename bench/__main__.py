@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from bench import accuracy, http, method, ranking, search
+from bench import accuracy, http, load, method, ranking, search
 
 BENCHES = {
     "search": search.main,
     "http": http.main,
+    "load": load.main,
     "method": method.main,
     "accuracy": accuracy.main,
     "ranking": ranking.main,

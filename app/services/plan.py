@@ -21,6 +21,7 @@ from app.services.document import checkpoint_document, plan_document
 from app.services.releases import release_warnings
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
+from app.services.turns import Turns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +33,7 @@ class PlanLabel:
 
 
 _UNSAVED = PlanLabel()
+_TURNS = Turns(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +67,8 @@ class Answer:
 
 def answer(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UNSAVED) -> Answer:
     """Plan as ``planned`` does, and count the plan."""
-    made = planned(request, hub, label)
+    with _TURNS.taken():
+        made = planned(request, hub, label)
     count_plan(made.plan.verdict, made.plan.candidates, ((rejection.reason, rejection.count) for rejection in made.plan.rejected))
     return made
 

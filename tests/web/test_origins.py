@@ -35,8 +35,9 @@ def serve(settings: AppSettings) -> Any:
 @pytest.mark.parametrize(
     ("host", "status"),
     [
-        ("plans.example.org", 200), ("PLANS.example.org:8000", 200), ("plans.example.org.", 200), ("a.internal", 200), ("a.b.internal:1", 200),
-        ("[::1]:8000", 200), ("internal", 421), ("evil.example", 421), ("plans.example.org.evil.example", 421), ("xinternal", 421), ("", 421),
+        ("plans.example.org", 200), ("PLANS.example.org:8000", 200), ("plans.example.org.", 200),
+        ("a.internal", 200), ("a.b.internal:1", 200), ("[::1]:8000", 200), ("internal", 421), ("evil.example", 421), ("", 421),
+        ("plans.example.org.evil.example", 421), ("xinternal", 421),
         ("<script>alert(1)</script>", 421), ("evil.example:plans.example.org", 421),
     ],
 )  # fmt: skip

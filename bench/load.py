@@ -1,0 +1,198 @@
+"""Many clients at once on two workers and PostgreSQL: is anything refused, lost or saved twice, how long does it take, and does memory stay flat?
+
+``make bench ARGS=load`` starts a PostgreSQL of its own that writes to disk as in production, and the service on it. Clients
+send one request after another without a pause, each on its own connection. A tenth of the saves are sent twice at the same
+time under one ``Idempotency-Key``. ``SHARDPLAN_LOAD_S`` is how long, ``SHARDPLAN_LOAD_CLIENTS`` how many.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import socket
+import statistics
+import subprocess
+import sys
+import time
+import uuid
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+import psutil
+from sqlalchemy import text
+
+from app.store.session import Database
+from bench.http import EIGHT_GPUS, pinned_requests
+from tests.postgres import running_postgres
+
+CLIENTS = int(os.environ.get("SHARDPLAN_LOAD_CLIENTS", "200"))
+LOAD_S = float(os.environ.get("SHARDPLAN_LOAD_S", "300"))
+WORKERS, TWICE_FRAC, WARM_S = 2, 0.1, 3.0
+MIX = {"pinned plan": 50, "search": 15, "save": 15, "read": 15, "list": 5}
+_DURABLE = ("listen_addresses=", "max_connections=60")
+_SEARCHES = [
+    EIGHT_GPUS | {"training": {"seq_len": seq_len, "global_batch": batch}} for seq_len in (2048, 4096, 8192) for batch in (32, 64, 128)
+]
+
+
+@dataclass
+class Seen:
+    """What the clients saw, and the service's memory meanwhile."""
+
+    seconds: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    statuses: Counter[str] = field(default_factory=Counter)
+    saved: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    rss_bytes: list[int] = field(default_factory=list)
+    cpu_s: float = 0
+
+
+def main() -> None:
+    """Print latency by kind of request, what went wrong, and memory."""
+    with running_postgres(_DURABLE) as server:
+        url = server.database()
+        with _service(url) as (address, process):
+            seen = asyncio.run(_load(address, process))
+        _report(seen, _kept(url))
+
+
+async def _load(address: str, process: psutil.Process) -> Seen:
+    seen, pinned = Seen(), _that_fit(address)
+    end = time.monotonic() + LOAD_S
+    watcher = asyncio.create_task(_watch(process, seen, end))
+    seen.cpu_s -= _cpu_s(process)
+    await asyncio.gather(*(_client(number, address, pinned, seen, end) for number in range(CLIENTS)))
+    await watcher
+    seen.cpu_s += _cpu_s(process)
+    return seen
+
+
+def _that_fit(address: str) -> list[dict[str, Any]]:
+    """Pinned plans as pipelines send them: those that fit."""
+    with httpx.Client(base_url=address, timeout=60) as client:
+        return [body for body in pinned_requests() if client.post("/plan", json=body).json()["verdict"] != "does_not_fit"]
+
+
+async def _client(number: int, address: str, pinned: list[dict[str, Any]], seen: Seen, end: float) -> None:
+    choose = random.Random(number)
+    mine: list[str] = []
+    async with httpx.AsyncClient(base_url=address, timeout=60) as client:
+        while time.monotonic() < end:
+            await _one(choose, client, pinned, seen, mine)
+
+
+async def _one(choose: random.Random, client: httpx.AsyncClient, pinned: list[dict[str, Any]], seen: Seen, mine: list[str]) -> None:
+    (kind,) = choose.choices(list(MIX), list(MIX.values()))
+    if kind == "pinned plan":
+        await _timed(seen, kind, client.post("/plan", json=choose.choice(pinned)))
+    elif kind == "search":
+        await _timed(seen, kind, client.post("/plan", json=choose.choice(_SEARCHES)))
+    elif kind == "list":
+        await _timed(seen, kind, client.get("/plans", params={"limit": 20}, headers={"accept": "application/json"}))
+    elif kind == "read" and mine:
+        await _timed(seen, kind, client.get(f"/plans/{choose.choice(mine)}", headers={"accept": "application/json"}))
+    else:
+        mine.extend(await _save(seen, client, choose.choice(pinned), 2 if choose.random() < TWICE_FRAC else 1))
+
+
+async def _save(seen: Seen, client: httpx.AsyncClient, body: dict[str, Any], times: int) -> set[str]:
+    key = uuid.uuid4().hex
+    named = body | {"name": key}
+    sent = (_timed(seen, "save", client.post("/plans", json=named, headers={"Idempotency-Key": key})) for _ in range(times))
+    for answer in await asyncio.gather(*sent):
+        if answer is not None and answer.status_code in (200, 201):
+            seen.saved[key].add(answer.json()["id"])
+    return seen.saved[key]
+
+
+async def _timed(seen: Seen, kind: str, request: Any) -> httpx.Response | None:
+    started = time.perf_counter()
+    try:
+        answer: httpx.Response = await request
+    except httpx.HTTPError as error:
+        seen.statuses[type(error).__name__] += 1
+        return None
+    seen.seconds[kind].append(time.perf_counter() - started)
+    seen.statuses[str(answer.status_code)] += 1
+    return answer
+
+
+async def _watch(process: psutil.Process, seen: Seen, end: float) -> None:
+    while time.monotonic() < end:
+        seen.rss_bytes.append(sum(child.memory_info().rss for child in process.children(recursive=True)))
+        await asyncio.sleep(1)
+
+
+def _cpu_s(process: psutil.Process) -> float:
+    """Processor time that the workers have used."""
+    return sum(sum(child.cpu_times()[:2]) for child in process.children(recursive=True))
+
+
+def _kept(url: str) -> Counter[str]:
+    """How many plans the database has under each name, which is the key it was saved with."""
+    database = Database(url)
+    try:
+        with database.session() as session:
+            return Counter(session.execute(text("SELECT name FROM plans")).scalars())
+    finally:
+        database.close()
+
+
+def _report(seen: Seen, kept: Counter[str]) -> None:
+    everything = [s for seconds in seen.seconds.values() for s in seconds]
+    print(
+        f"{CLIENTS} clients, {WORKERS} workers, {LOAD_S:.0f} s, {len(everything) / LOAD_S:.0f} requests/s, "
+        f"{1000 * seen.cpu_s / len(everything):.1f} ms of the workers' processors each"
+    )
+    print(f"{'':14s}{'requests':>9s}{'p50 ms':>9s}{'p95 ms':>9s}{'p99 ms':>9s}{'longest':>9s}")
+    for kind, seconds in (*sorted(seen.seconds.items()), ("all", everything)):
+        cuts = statistics.quantiles(seconds, n=100)
+        print(f"{kind:14s}{len(seconds):9d}" + "".join(f"{1000 * s:9.0f}" for s in (cuts[49], cuts[94], cuts[98], max(seconds))))
+    print("statuses: " + ", ".join(f"{count} × {status}" for status, count in seen.statuses.most_common()))
+    lost = [key for key, ids in seen.saved.items() if ids and not kept[key]]
+    twice = [key for key, ids in seen.saved.items() if len(ids) > 1 or kept[key] > 1]
+    print(f"saves acknowledged: {sum(map(bool, seen.saved.values()))}, lost: {len(lost)}, twice: {len(twice)}")
+    quarter = max(1, len(seen.rss_bytes) // 4)
+    early, late = statistics.median(seen.rss_bytes[quarter : 2 * quarter]), statistics.median(seen.rss_bytes[-quarter:])
+    print(
+        f"memory of the service: {early / 2**20:.0f} MiB in the second quarter, {late / 2**20:.0f} MiB in the last ({late / early - 1:+.1%})"
+    )
+
+
+@contextmanager
+def _service(database_url: str) -> Iterator[tuple[str, psutil.Process]]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "SHARDPLAN_PORT": str(port), "SHARDPLAN_HOST": "127.0.0.1", "SHARDPLAN_DATABASE_URL": database_url,
+        "SHARDPLAN_WORKERS": str(WORKERS), "SHARDPLAN_LOG_LEVEL": "WARNING",
+    }  # fmt: skip
+    process = subprocess.Popen([sys.executable, "-m", "app.main"], env=os.environ | settings)
+    try:
+        address = f"http://127.0.0.1:{port}"
+        _wait(address)
+        time.sleep(WARM_S)  # the other worker as well
+        yield address, psutil.Process(process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=60)
+
+
+def _wait(address: str) -> None:
+    for _ in range(300):
+        try:
+            httpx.get(f"{address}/readyz").raise_for_status()
+        except httpx.HTTPError:
+            time.sleep(0.1)
+        else:
+            return
+    raise RuntimeError("the service did not start")
+
+
+if __name__ == "__main__":
+    main()
