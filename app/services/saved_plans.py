@@ -95,10 +95,9 @@ class SavedPlans:
                 PlanRepository(session).add(plan)
             return _saved(plan, edit_token=token)
         claim = _claim(idempotency_key, plan.request, plan.name, plan.note, plan.id)
-        replay = self._replayed(claim)
-        if replay is None and self._add_claimed(plan, claim):
+        if self._add_claimed(plan, claim):
             return _saved(plan, edit_token=token)
-        replay = replay or self._replayed(claim)
+        replay = self._replayed(claim)
         if replay is None:
             raise ConflictError("the plan saved under this Idempotency-Key was deleted just now; send it again")
         return replay
@@ -108,7 +107,7 @@ class SavedPlans:
     ) -> SavedPlan | None:
         """The plan that an earlier ``save`` under this key made, so that a retry computes nothing; None where there was none.
 
-        Another save of the key may come between this and ``save``, which looks again.
+        Another save of the key may come between this and ``save``, which finds it then.
 
         Raises:
             InvalidRequestError, ConflictError, UnavailableError: as ``save`` does.

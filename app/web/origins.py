@@ -50,8 +50,8 @@ def host_of(header: str) -> str:
 
 def came_by_https(scope: Scope, trusted: tuple[Network, ...]) -> bool:
     """Whether the client spoke https: to this server, or to a trusted proxy that says so."""
-    if scope.get("scheme") == "https":
-        return True
+    if scope.get("scheme") == "https" or not trusted:
+        return scope.get("scheme") == "https"
     peer = (scope.get("client") or ("", 0))[0]
     said = ",".join(Headers(scope=scope).getlist("x-forwarded-proto")).rpartition(",")[2].strip().lower()
     return said == "https" and is_in(peer, trusted)
