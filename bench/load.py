@@ -1,4 +1,4 @@
-"""Many clients at once on two workers and PostgreSQL: is anything refused, lost or saved twice, how long does it take, and does memory stay flat?
+"""Many clients at once on two workers and PostgreSQL: what is refused, lost or saved twice, how long it takes, whether memory stays flat.
 
 ``make bench ARGS=load`` starts a PostgreSQL of its own that writes to disk as in production, and the service on it. Clients
 send one request after another without a pause, each on its own connection. A tenth of the saves are sent twice at the same
@@ -158,9 +158,7 @@ def _report(seen: Seen, kept: Counter[str]) -> None:
     print(f"saves acknowledged: {sum(map(bool, seen.saved.values()))}, lost: {len(lost)}, twice: {len(twice)}")
     quarter = max(1, len(seen.rss_bytes) // 4)
     early, late = statistics.median(seen.rss_bytes[quarter : 2 * quarter]), statistics.median(seen.rss_bytes[-quarter:])
-    print(
-        f"memory of the service: {early / 2**20:.0f} MiB in the second quarter, {late / 2**20:.0f} MiB in the last ({late / early - 1:+.1%})"
-    )
+    print(f"memory of the service: {early / 2**20:.0f} MiB in the second quarter, {late / early - 1:+.1%} in the last")
 
 
 @contextmanager

@@ -29,6 +29,11 @@ POOLS = {
 which no row of freed activations is long enough for."""
 
 
+SPLIT_BY_SEQUENCE = frozenset({"logits and loss", "gathered root parameters", "unsharded gradients", "activations outside the blocks"})
+"""Terms that tensor ranks divide only with sequence and loss parallelism, as torchtitan's plan has them; fsdp2_train.py splits the
+matrices of the blocks and keeps these whole on each."""
+
+
 class Line(NamedTuple):
     """One term over all candidates.
 
@@ -64,11 +69,13 @@ class Tally:
         self._apart: dict[tuple[str, str], dict[Shape, Array]] = {}
         self._all: dict[Shape, Array] = {}
         self._spread: dict[str, dict[str, dict[Shape, Array]]] = {}
+        self._by_sequence: dict[Shape, Array] = {}
 
     def add(self, function: Callable[..., Any], _category: str, _lifetime: str, alive: Mapping[str, Any], /, **arguments: Any) -> Array:
         """Evaluate a term and keep its sums; returns its values, not broadcast. Which stream it allocates on is declared in ``POOLS``."""
         value = np.asarray(function(**arguments), dtype=np.float64)
         self._count(value, POOLS.get(function.__name__, "default"), alive)
+        self._note(card_of(function), value)
         return value
 
     def _count(self, value: Array, pool: str, alive: Mapping[str, Any]) -> None:
@@ -81,6 +88,14 @@ class Tally:
         else:
             for moment, share in alive.items():
                 _put(self._apart.setdefault((pool, moment), {}), value * share)
+
+    def _note(self, card: Card, value: Array) -> None:
+        if card.title in SPLIT_BY_SEQUENCE:
+            _put(self._by_sequence, value)
+
+    def split_by_sequence(self) -> Array:
+        """Sum of ``SPLIT_BY_SEQUENCE``."""
+        return _summed(self._by_sequence, self._empty)
 
     def total(self) -> Array:
         """Sum of the lines that belong to no moment."""
@@ -131,6 +146,7 @@ class Ledger(Tally):
         """Take a line in."""
         self.lines.append(line)
         self._count(line.value, line.pool, line.alive)
+        self._note(line.card, line.value)
 
     @property
     def _empty(self) -> Shape:

@@ -21,9 +21,10 @@ def compare(saved: SavedPlans, ids: Sequence[str]) -> dict[str, Any]:
     """
     if len(set(ids)) != len(ids):
         raise InvalidRequestError.at("ids", msg="one plan is named twice", hint="name each plan once")
+    named = "1 plan is" if len(ids) == 1 else f"{len(ids)} plans are"
     if not FEWEST <= len(ids) <= MOST:
         raise InvalidRequestError.at(
-            "ids", msg=f"{len(ids)} plans are named; {FEWEST} to {MOST} can be compared", hint="give ids=a,b with the ids of saved plans"
+            "ids", msg=f"{named} named; {FEWEST} to {MOST} can be compared", hint="give ids=a,b with the ids of saved plans"
         )
     plans = [saved.get(plan_id) for plan_id in ids]
     found = rows([plan.answer for plan in plans])

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import uvicorn
+from fastapi import FastAPI
 from playwright.sync_api import Browser, Page, sync_playwright
 
 from app.main import create_app
@@ -32,13 +33,18 @@ OpenPage = Callable[..., Page]
 
 
 @pytest.fixture(scope="session")
-def origin(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """Address of a running service."""
+def app(tmp_path_factory: pytest.TempPathFactory) -> FastAPI:
+    """The service, before it is started."""
     database = tmp_path_factory.mktemp("browser") / "browser.db"
+    return create_app(AppSettings(database_url=f"sqlite:///{database}", log_format="text", log_level="WARNING"))
+
+
+@pytest.fixture(scope="session")
+def origin(app: FastAPI) -> Iterator[str]:
+    """Address of the running service."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    app = create_app(AppSettings(database_url=f"sqlite:///{database}", log_format="text", log_level="WARNING"))
     server = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

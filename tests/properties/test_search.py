@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from app.domain.errors import InvalidRequestError
+from app.domain.ledger import SPLIT_BY_SEQUENCE
 from app.domain.memory.peak import evaluate_memory
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.search.objective import choose
@@ -164,8 +165,31 @@ def test_largest_micro_batch_is_the_last_that_fits() -> None:
 def test_a_fused_loss_on_tensor_ranks_is_not_deepspeeds_script() -> None:
     """No script is written for that pair, so a plan with one comes first; without the fused loss both frameworks have one."""
     for fused in (False, True):
-        table = evaluate_request(LLAMA, {"seq_len": 8192, "fused_loss": fused}, nodes=2).table()
+        evaluation = evaluate_request(LLAMA, {"seq_len": 8192, "fused_loss": fused}, nodes=2)
+        table, room = evaluation.table(), evaluation.verdicts.script_fits
         tensor = table.tp > 1
         frameworks = np.array([STRATEGIES[row].framework for row in table.row])
-        assert table.written[tensor & (frameworks == "fsdp2") & (table.pp * table.sp * table.ep == 1)].all()
+        assert table.written[tensor & room & (frameworks == "fsdp2") & (table.pp * table.sp * table.ep == 1)].all()
         assert table.written[tensor & (frameworks == "deepspeed")].any() is np.bool_(not fused)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "largest_micro_batch", "longest_sequence"])
+@pytest.mark.parametrize("gpu", ["h100-sxm-80gb", "a100-sxm4-40gb"])
+def test_a_recommended_script_fits_as_well_as_its_plan(objective: str, gpu: str) -> None:
+    """fsdp2_train.py keeps whole on every tensor rank what the figures split: without room for that, another plan is recommended."""
+    for seq_len in (8192, 16384):
+        plan = plan_of(LLAMA, {"seq_len": seq_len}, pool={"gpu": gpu}, objective=objective)
+        said = {warning.code: warning.severity for warning in plan.warnings}
+        assert said.get("tensor_script_keeps_more") != "warning", plan.summary
+
+
+def test_a_script_needs_what_the_figures_split_over_tensor_ranks_once_more_for_each() -> None:
+    """By the lines of the ledger, one candidate at a time; nothing more without tensor ranks or under DeepSpeed."""
+    evaluation = evaluate_request(LLAMA, {"seq_len": 8192})
+    more, lines = evaluation.memory.script_more, evaluation.memory.gpu.lines
+    split = np.sum([line.value for line in lines if line.card.title in SPLIT_BY_SEQUENCE], axis=0)
+    fsdp2 = np.array([STRATEGIES[row].framework == "fsdp2" for row in evaluation.columns.row])
+    assert np.allclose(more, np.where(fsdp2, split * (evaluation.columns.tp - 1), 0))
+    assert (more > 0).any()
+    kept = evaluation.over_bytes + more <= 0
+    assert np.array_equal(evaluation.verdicts.script_fits, kept | (more == 0))

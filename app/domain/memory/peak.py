@@ -14,6 +14,7 @@ from app.domain.memory.nvme import add_nvme
 from app.domain.memory.overhead import context_bytes, kept_frac, nccl_bytes, pool_bytes, reserved_extra_bytes, reserved_logits_bytes
 from app.domain.memory.stages import busiest_stage, end_stages, last_is_busiest
 from app.domain.memory.tensor import vocabulary_ranks
+from app.domain.parallel.strategy import STRATEGIES
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 from app.domain.share import Share, share_of
 
@@ -30,6 +31,7 @@ class Memory:
         roomy: device bytes on a device without end, where nothing makes the allocator give cached blocks back.
         expandable: reserved bytes with expandable segments.
         needed: device bytes without which the run fails: near capacity the allocator gives cached blocks back before it gives up.
+        script_more: bytes at most by which the script written for it needs more than ``needed``, for what it does not split.
         host_bytes, nvme_bytes: per node.
         share: of the first pipeline stage, which has the most blocks to compute; busiest: of the stage the GPU's memory is of.
     """
@@ -46,6 +48,7 @@ class Memory:
     roomy: Array
     expandable: Array
     needed: Array
+    script_more: Array
     host_bytes: Array
     nvme_bytes: Array
     share: Share
@@ -68,8 +71,8 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
         reserved=allocated + extra, device=allocated + extra + live.outside, roomy=allocated + unbounded + live.outside,
         expandable=np.minimum(allocated + extra, _expandable(setup, columns, live)),
-        needed=allocated * (1 + setup.rates.needed_frac) + live.outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
-        busiest=busiest,
+        needed=allocated * (1 + setup.rates.needed_frac) + live.outside, script_more=_script_more(gpu, columns),
+        host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share, busiest=busiest,
     )  # fmt: skip
 
 
@@ -80,6 +83,7 @@ class MemoryTotals:
     device: Array
     roomy: Array
     needed: Array
+    script_more: Array
     host_bytes: Array
     nvme_bytes: Array
     share: Share
@@ -105,8 +109,16 @@ def evaluate_totals(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     add_nvme(nvme, setup, columns, share)
     return MemoryTotals(
         device=allocated + extra + live.outside, roomy=allocated + unbounded + live.outside,
-        needed=allocated * (1 + setup.rates.needed_frac) + live.outside, host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        needed=allocated * (1 + setup.rates.needed_frac) + live.outside, script_more=_script_more(stages[0][0], columns),
+        host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
     )  # fmt: skip
+
+
+def _script_more(gpu: Tally, columns: Columns) -> Array:
+    """What FSDP2's script keeps whole on every tensor rank, although the figures split it. Without stages, since no script has them."""
+    fsdp2 = np.array([s.framework == "fsdp2" for s in STRATEGIES])[columns.row]
+    more: Array = gpu.split_by_sequence() * np.where(fsdp2, columns.tp - 1, 0)
+    return more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,12 +38,14 @@ class Verdicts:
     Attributes:
         fits: device, host and disk stay within capacity.
         safe: they do so with a probability of at least 80 %, and nothing makes the allocator give cached blocks back.
+        script_fits: there is also room for what the script written for it needs more than planned.
         over_bytes: bytes it cannot do without above the usable capacity (negative where there is room).
         peak_ratios: lower and upper end of measured over predicted peaks.
     """
 
     fits: Array
     safe: Array
+    script_fits: Array
     over_bytes: Array
     host_over_bytes: Array
     nvme_over_bytes: Array
@@ -61,7 +63,8 @@ class Table:
         complexity: order of preference between plans that are equally fast, lower is simpler.
         row, group, replicas, micro_batch, tp, pp, sp, ep: columns of the same names.
         offloaded: whether optimizer or parameters are.
-        written: whether the product writes a training script for it: none is written for pipeline, sequence or expert axes.
+        written: whether the product writes a training script for it: none is written for pipeline, sequence or expert axes, and one that
+            would not fit where the plan does counts as none.
         rejected: candidates left out, by reason.
     """
 
@@ -127,6 +130,12 @@ class Evaluation:
         """See ``Verdicts``."""
         return self.verdicts.over_bytes
 
+    @property
+    def written(self) -> Array:
+        """See ``Table``."""
+        written: Array = is_written(self.setup, self.columns) & self.verdicts.script_fits
+        return written
+
     def table(self, rejected: Counter[str] | None = None) -> Table:
         """What its candidates are compared by."""
         v, c, size = self.verdicts, self.columns, self.sized.shown
@@ -134,7 +143,7 @@ class Evaluation:
             "fits": v.fits, "safe": v.safe, "over_bytes": v.over_bytes, "host_over_bytes": v.host_over_bytes,
             "nvme_over_bytes": v.nvme_over_bytes, "device_bytes": self.memory.device, "tokens_per_s": self.tokens_per_s,
             "complexity": self.complexity, "row": c.row, "group": c.group, "replicas": c.replicas, "micro_batch": c.micro_batch,
-            "tp": c.tp, "pp": c.pp, "sp": c.sp, "ep": c.ep, "offloaded": is_offloaded(c), "written": is_written(self.setup, c),
+            "tp": c.tp, "pp": c.pp, "sp": c.sp, "ep": c.ep, "offloaded": is_offloaded(c), "written": self.written,
         }  # fmt: skip
         some = {name: column[:size] for name, column in entries.items()}
         over = (some["over_bytes"], some["host_over_bytes"], some["nvme_over_bytes"])
@@ -197,7 +206,8 @@ def judge(setup: TrainingSetup, constraints: Constraints, columns: Columns, memo
     if node.host_memory_bytes is None:
         safe &= (columns.offload_optimizer == 0) & (columns.offload_parameters == 0) & (columns.act_offload == 0)
     return Verdicts(
-        fits=fits, safe=safe, over_bytes=over, host_over_bytes=host_over, nvme_over_bytes=nvme_over, peak_ratios=ratios,
+        fits=fits, safe=safe, script_fits=(over + memory.script_more <= 0) | (memory.script_more == 0),
+        over_bytes=over, host_over_bytes=host_over, nvme_over_bytes=nvme_over, peak_ratios=ratios,
     )  # fmt: skip
 
 
@@ -235,7 +245,7 @@ def is_offloaded(columns: Columns | Outline) -> Array:
     return offloaded
 
 
-def is_written(setup: TrainingSetup, columns: Columns | Outline) -> Array:
+def is_written(setup: TrainingSetup, columns: Columns | Outline | Table) -> Array:
     """Whether a training script is written: for none of ``UNWRITTEN_AXES``, nor under DeepSpeed for a fused loss on tensor ranks, which
     puts a layer of its own in place of the head the loss is fused into."""
     written: Array = columns.pp * columns.sp * columns.ep == 1

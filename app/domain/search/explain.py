@@ -10,7 +10,7 @@ from app.domain.parallel.strategy import STRATEGIES
 from app.domain.plan import Candidate, Rung, Settings
 from app.domain.recipe.recipe import CHECKPOINTING_NAMES
 from app.domain.search.constraints import AXES
-from app.domain.search.evaluate import Evaluation, Table, is_written
+from app.domain.search.evaluate import Evaluation, Table
 from app.domain.search.results import verdict_at
 from app.domain.setup import Array
 from app.domain.units import format_gib, format_number
@@ -160,10 +160,14 @@ def _why_not(evaluation: Evaluation, index: int, chosen: int) -> str:
         return f"fits, {100 * (1 - 1 / factor):.0f} % slower" if factor < 2 else f"fits, {format_number(factor)}× slower"
     if v.safe[chosen] and not v.safe[index]:
         return "fits only with its margin used up"
-    but = "no training script is written for it" if _unwritten(evaluation, index) > _unwritten(evaluation, chosen) else "more complex"
+    but = (
+        "no training script that fits is written for it"
+        if _unwritten(evaluation, index) > _unwritten(evaluation, chosen)
+        else "more complex"
+    )
     faster = 100 * (1 / factor - 1)
     return f"fits and is {faster:.0f} % faster, but {but}" if faster >= 1 else f"fits and is as fast, but {but}"
 
 
 def _unwritten(evaluation: Evaluation, index: int) -> bool:
-    return not is_written(evaluation.setup, evaluation.columns)[index]
+    return not evaluation.written[index]

@@ -74,7 +74,7 @@ def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, timed:
     """
     _keep_freed_memory()
     size, part = len(space), _Part(setup, constraints, space)
-    out = {name: np.zeros(size, dtype=bool) for name in ("fits", "safe")}
+    out = {name: np.zeros(size, dtype=bool) for name in ("fits", "safe", "script_fits")}
     out |= {name: np.full(size, np.inf) for name in ("over_bytes", "host_over_bytes", "nvme_over_bytes", "device_bytes")}
     out["tokens_per_s"] = np.zeros(size)
     spans = list(_chunks(space))
@@ -86,7 +86,9 @@ def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, timed:
         for span in hopeless:
             _scan_chunk(part, span, out, timed=timed)
     over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
-    return Table(**out, **_carried(setup, space), rejected=dict(space.rejected) | rejections(*over))
+    carried = _carried(setup, space)
+    carried["written"] &= out.pop("script_fits")
+    return Table(**out, **carried, rejected=dict(space.rejected) | rejections(*over))
 
 
 def _hopeless(part: _Part, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -157,7 +159,7 @@ def _scan_chunk(part: _Part, span: tuple[int, int], out: dict[str, Array], *, ti
     row = np.cumsum(distinct) - 1
     at = _At(row=row[structure], place=np.arange(len(structure)) + (row * grid.shape[1] - first + start)[structure])
     candidates = slice(start, start + len(structure))
-    for name in ("fits", "safe", "over_bytes", "host_over_bytes", "nvme_over_bytes"):
+    for name in ("fits", "safe", "script_fits", "over_bytes", "host_over_bytes", "nvme_over_bytes"):
         out[name][candidates] = at.of(getattr(verdicts, name))
     out["device_bytes"][candidates] = at.of(totals.device)
     if timed:

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
+import numpy as np
+
 from app.domain.cluster.cluster import Pool, pool_choices
 from app.domain.errors import InvalidRequestError
 from app.domain.search.constraints import UNWRITTEN_AXES, Constraints, with_degrees
-from app.domain.search.evaluate import with_recipe
+from app.domain.search.evaluate import Table, is_written, with_recipe
 from app.domain.search.scan import search
-from app.domain.setup import TrainingSetup
+from app.domain.setup import Array, TrainingSetup
 
 _LONGEST = 2**24
 _SEQ_STEP = 256
@@ -83,8 +85,13 @@ def _fits(question: Question, pools: Sequence[Pool], *, surely: bool = False, **
             except InvalidRequestError:
                 continue
         if found:
-            return any(bool((table.safe if surely else table.fits).any()) for table in found)
+            return any(bool(((table.safe if surely else table.fits) & _counted(setup, table)).any()) for table in found)
     return False
+
+
+def _counted(setup: TrainingSetup, table: Table) -> Array:
+    """Candidates that count: those whose script fits, where a script can be written for any."""
+    return table.written if is_written(setup, table).any() else np.ones(len(table), dtype=bool)
 
 
 def smaller_pools(pool: Pool) -> list[Pool]:

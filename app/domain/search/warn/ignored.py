@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from app.domain.ledger import SPLIT_BY_SEQUENCE
 from app.domain.plan import Candidate, PlanWarning
 from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import Evaluation
@@ -37,16 +38,12 @@ def _offload(candidate: Candidate, constraints: Constraints) -> Iterator[PlanWar
         )  # fmt: skip
 
 
-_SPLIT_ONLY_IN_FIGURES = ("logits and loss", "gathered root parameters", "unsharded gradients", "activations outside the blocks")
-"""Terms the memory model divides by the tensor ranks, as torchtitan's plan does, and fsdp2_train.py keeps whole on each."""
-
-
 def _tensor_script(candidate: Candidate) -> Iterator[PlanWarning]:
     """What FSDP2's script keeps whole on every tensor rank, although the figures split it."""
     settings, gpu = candidate.settings, candidate.gpu
     if settings.framework != "fsdp2" or settings.tensor_parallel == 1:
         return
-    split = sum(t.value for t in gpu.terms if t.name in _SPLIT_ONLY_IN_FIGURES)
+    split = sum(t.value for t in gpu.terms if t.name in SPLIT_BY_SEQUENCE)
     more = split * (settings.tensor_parallel - 1)
     enough = gpu.needed_bytes + more <= gpu.capacity_bytes
     yield warning(

@@ -41,10 +41,11 @@ def _unwritten(found: Found, chosen: int | None) -> Iterator[PlanWarning]:
     if gain > SIMPLER_WITHIN_FRAC:
         degrees = (("pipeline_parallel", table.pp), ("sequence_parallel", table.sp), ("expert_parallel", table.ep))
         used = [(axis, int(column[best])) for axis, column in degrees if column[best] > 1]
+        used = used or [("tensor_parallel", int(table.tp[best]))]
         yield warning(
             "faster_without_script",
             f"With {' and '.join(f'{axis} {degree}' for axis, degree in used)} the job would be {100 * gain:.0f} % faster, but no training "
-            "script is written for it here.",
+            "script that fits is written for it here.",
             f"constraints.{used[0][0]}",
             f"Pin {used[0][0]} to {used[0][1]} for its configuration files, and run them with a trainer written for it.",
             severity="info",
