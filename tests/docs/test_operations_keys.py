@@ -19,7 +19,7 @@ SECTION = TEXT.partition("## Keys")[2].partition("\n## ")[0]
 (BLOCK,) = re.findall(r"```sh\n(.*?)```", SECTION, re.DOTALL)
 
 
-def test_the_commands_work(folder: Path) -> None:  # noqa: F811 (a fixture)
+def test_the_commands_work(folder: Path) -> None:
     """A key is made, used, followed by another and ended; the next one opens the same."""
     url = f"sqlite:///{folder / 'keys.db'}"
     with running(url, folder, require_keys=True) as service:
