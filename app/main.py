@@ -24,17 +24,19 @@ from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
 from app.settings import AppSettings
 from app.store.keeper import SchemaKeeper
+from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
 from app.web import api, compare_pages, health, middleware, openapi, pages, problems, sign_in
 from app.web.schemas import EXAMPLE_REQUEST
 
 
 def create_app(settings: AppSettings | None = None) -> FastAPI:
-    """Build the application; the database is migrated when it starts, or later if it is away then."""
+    """Build the application; the database is migrated when it starts or, if it is away or somebody else's to migrate, later."""
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
     database, hub = Database(settings.database_url, _limits(settings)), hub_of(settings)
-    keeper, draining, check = SchemaKeeper(settings.database_url), threading.Event(), KeyCheck(database)
+    keeper = SchemaKeeper(settings.database_url, migrate=upgrade if settings.migrate else require)
+    draining, check = threading.Event(), KeyCheck(database)
     database.on_not_migrated = keeper.wake
 
     @asynccontextmanager
@@ -54,8 +56,8 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         description="How to shard one training run with DeepSpeed, FSDP2 or DDP: memory, traffic, time and the file that does it.",
     )  # fmt: skip
     app.state.database, app.state.hub = database, hub
-    app.state.schema_keeper, app.state.draining, app.state.key_check = keeper, draining, check
-    app.state.list_plans = settings.list_plans
+    app.state.schema_keeper, app.state.draining, app.state.migrates = keeper, draining, settings.migrate
+    app.state.key_check, app.state.list_plans = check, settings.list_plans
     app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
     app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)

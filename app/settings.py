@@ -19,6 +19,7 @@ class AppSettings(BaseSettings):
 
     Attributes:
         database_url: SQLite file or PostgreSQL, as an SQLAlchemy address; ``postgres://`` is understood.
+        migrate: whether the service applies migrations when it starts; otherwise it waits until ``shardplan migrate`` has.
         host, port: where ``make run`` listens.
         workers: processes that serve on that address; planning takes one core each.
         log_level, log_format: how much is logged, and whether as lines of JSON or of text.
@@ -47,6 +48,7 @@ class AppSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="SHARDPLAN_", frozen=True)
 
     database_url: str = "sqlite:///shardplan.db"
+    migrate: bool = True
     host: str = "127.0.0.1"
     port: int = Field(8000, ge=1, le=65535)
     workers: int = Field(1, ge=1, le=256)

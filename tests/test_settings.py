@@ -15,6 +15,7 @@ def test_defaults_need_nothing_outside(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.database_url == "sqlite:///shardplan.db"
     assert settings.host == "127.0.0.1"
     assert settings.fetch_models is False
+    assert settings.migrate is True
 
 
 def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,9 +1,11 @@
-"""What every command shares: exit codes, the parser, a file of JSON or YAML, a database."""
+"""What every command shares: exit codes, the parser, a file of JSON or YAML, a database, a service."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,12 +13,18 @@ from typing import Any, NoReturn, TypeAlias
 
 import yaml
 
+from app.client import Client, Retry
+from app.domain.errors import FieldError, InvalidRequestError, ShardplanError
 from app.store.session import Database
 
-EXIT_INVALID, EXIT_USAGE, EXIT_UNAVAILABLE = 3, 64, 69
+EXIT_INVALID, EXIT_DIFFERS, EXIT_USAGE, EXIT_UNAVAILABLE = 3, 4, 64, 69
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 """What ``add_subparsers`` gives: commands are added to it."""
+
+
+class UsageError(ShardplanError):
+    """The command line asks for things that do not go together."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -29,8 +37,49 @@ class Parser(argparse.ArgumentParser):
 
 
 def read(spec: Path) -> Any:
-    """What a file, or standard input for ``-``, holds as YAML, of which JSON is a part."""
-    return yaml.safe_load(sys.stdin.read() if str(spec) == "-" else spec.read_text())
+    """What a file, or standard input for ``-``, holds as JSON or, if it is none, as YAML.
+
+    JSON is read as such, since YAML 1.1 takes its ``1e-05`` for text.
+    """
+    text = sys.stdin.read() if str(spec) == "-" else spec.read_text(encoding="utf-8")
+    try:
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+        return yaml.safe_load(text)
+    except RecursionError:
+        raise InvalidRequestError(f"{spec} is nested too deeply to be a request") from None
+
+
+def complain(error: ShardplanError) -> None:
+    """Print an error to standard error: a line for each field at fault, or what is wrong altogether."""
+    listed = [f"{_field(found)}{found.msg}{'; ' + found.hint if found.hint else ''}" for found in error.errors]
+    print("\n".join(listed) or error.detail, file=sys.stderr)
+
+
+def _field(error: FieldError) -> str:
+    return f"{'.'.join(map(str, error.loc))}: " if error.loc else ""
+
+
+def add_against(command: argparse.ArgumentParser) -> None:
+    """Add the option that has a running service answer."""
+    command.add_argument(
+        "--against",
+        metavar="URL",
+        default=os.environ.get("SHARDPLAN_URL", ""),
+        help="ask the service at this address instead of planning here; SHARDPLAN_URL if left out, '' for here. "
+        "The key of SHARDPLAN_API_KEY goes along",
+    )
+
+
+def client_of(given: argparse.Namespace) -> Client | None:
+    """A client of the service that ``--against`` names; None where the answer is made here."""
+    if not given.against:
+        return None
+    return Client(given.against, os.environ.get("SHARDPLAN_API_KEY") or None, retry=Retry(on_wait=_told))
+
+
+def _told(why: ShardplanError, seconds: float) -> None:
+    print(f"{why.detail}; asking again in {seconds:.0f} s", file=sys.stderr)
 
 
 @contextlib.contextmanager

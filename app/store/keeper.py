@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 class SchemaKeeper:
-    """One thread that migrates a database, tries again while it is away, and looks again when woken.
+    """One thread that migrates a database, or waits for others to, tries again while it is away, and looks again when woken.
 
     A failed migration does not stop the service either: planning needs no database, and ``/readyz`` says what is wrong.
     """
@@ -59,7 +59,7 @@ class SchemaKeeper:
             self._migrate(self._url)
         except UnavailableError as error:
             if not complained:
-                log.warning("migrations wait for the database: %s", error.detail, exc_info=error)
+                log.warning("the database is not migrated yet: %s", error.detail, exc_info=error.__cause__)
             return self._retry_s, True
         except Exception:  # whatever a migration raises, the service goes on without it
             log.exception("the database could not be migrated; next try in %g s", self._failed_retry_s)

@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 import threading
 from functools import cache
+from pathlib import Path
 from typing import Literal
 
 from alembic import command
 from alembic.config import Config
 from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Connection, inspect, text
+from sqlalchemy import Connection, inspect, make_url, text
 
 from app.resources import resource_dir
-from app.store.outages import reported_outages
+from app.store.outages import NotMigratedError, reported_outages
 from app.store.session import DatabaseOptions, for_writing, make_engine
 from app.store.tables import Base
 
@@ -46,6 +47,34 @@ def upgrade(database_url: str, revision: str = "head") -> None:
         if revision == "head" and (at := current(database_url)) is not None and (at == head() or _is_newer(at)):
             return
         _run(database_url, revision, downwards=False)
+
+
+def require(database_url: str) -> None:
+    """Look whether somebody else has applied the migrations this version needs; change nothing.
+
+    Raises:
+        NotMigratedError: not yet.
+        UnavailableError: the database cannot be reached.
+    """
+    schema, at = standing(database_url)
+    if schema == "behind":
+        raise NotMigratedError(f"it is at {at or 'no revision'}, and this version needs {head()}; `shardplan migrate` brings it there")
+
+
+def standing(database_url: str) -> tuple[Schema, str | None]:
+    """How a database's schema stands to this version, and its revision; raises ``UnavailableError``.
+
+    A SQLite file that is not there is not made by looking.
+    """
+    url = make_url(database_url)
+    if url.get_backend_name() == "sqlite" and (file := Path(url.database or "")).parent.is_dir() and not file.exists():
+        return "behind", None
+    engine = make_engine(database_url)
+    try:
+        with reported_outages(), engine.connect() as connection:
+            return schema_of(connection), MigrationContext.configure(connection).get_current_revision()
+    finally:
+        engine.dispose()
 
 
 def downgrade(database_url: str, revision: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Body, Depends, Header, Query, Response
@@ -12,13 +12,12 @@ from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan, key_of_client, new_plan_id
 from app.web.deps import ClientIdDep, HubDep, MetricsDep, SavedPlansDep, json_only
-from app.web.schemas import EXAMPLE_REQUEST, PlanOut, Responses, SavedPlanOut, SaveRequest, files, problems
+from app.web.schemas import EXAMPLE_REQUEST, DialectName, FileName, PlanOut, Responses, SavedPlanOut, SaveRequest, files, problems
 
 router = APIRouter(dependencies=[Depends(json_only)])
 
-FileName = Literal["ds_config.json", "ds_train.py", "fsdp2_train.py", "ddp_train.py", "accelerate.yaml", "launch.sh", "training_args.py"]
 Dialect = Annotated[
-    Literal["plain", "hf_auto"],
+    DialectName,
     Query(description="hf_auto writes ds_config.json for the Hugging Face Trainer, with the values that training_args.py fills in."),
 ]
 _EXAMPLES: Any = {"llama-3.1-8b on 8 H100": {"value": EXAMPLE_REQUEST}}

@@ -7,18 +7,18 @@ from itertools import groupby
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Query, Request, Response
-from pydantic import BaseModel, ConfigDict, Field
 
 from app.domain.units import format_gib, format_number
 from app.services.compare import compare
 from app.services.replan import replan
 from app.web.api import json_response
 from app.web.charts import seconds
+from app.web.comparing import CompareOut, ReplanOut
 from app.web.deps import HubDep, SavedPlansDep
 from app.web.problems import prefers_html
 from app.web.rendering import page, percent
 from app.web.saved_pages import VARY, day
-from app.web.schemas import PAGE, PlanOut, Verdict, problems
+from app.web.schemas import PAGE, problems
 from app.web.views import VERDICTS
 
 router = APIRouter(tags=["saved plans"])
@@ -27,64 +27,6 @@ _SUFFIXES = {"bytes": "_bytes", "s": "_s", "frac": "_frac"}
 Ids = Annotated[
     list[str], Query(max_length=10, description="Ids of two to four saved plans, with commas between them or given repeatedly.")
 ]
-
-
-class ChangeOut(BaseModel):
-    """One figure that moved."""
-
-    section: str
-    key: str
-    unit: str = Field(description="bytes, s or frac; empty for a count or a word")
-    then: Any
-    now: Any
-    change: float | None = Field(description="now − then; null where that is no number")
-    why: str
-
-
-class ChangesOut(BaseModel):
-    """What moved between the saved answer and today's."""
-
-    engine_version: dict[str, str | None] = Field(description="then and now")
-    summary: str
-    moved: list[ChangeOut]
-    files: list[dict[str, str]] = Field(description="name, status (added, removed, changed) and the lines that differ")
-
-
-class ReplanOut(PlanOut):
-    """Today's Plan for the request of a saved one; not saved."""
-
-    replan_of: dict[str, str] = Field(description="id, name, created_at and engine_version of the saved plan")
-    changes: ChangesOut
-
-
-class ComparedOut(BaseModel):
-    """A plan that is compared."""
-
-    model_config = ConfigDict(extra="allow")
-
-    id: str
-    name: str
-    created_at: str
-    engine_version: str
-    verdict: Verdict
-    summary: str
-
-
-class RowOut(BaseModel):
-    """One figure of every plan, in their order; null where a plan has none."""
-
-    section: str
-    key: str
-    unit: str
-    values: list[Any]
-
-
-class CompareOut(BaseModel):
-    """Plans side by side."""
-
-    plans: list[ComparedOut]
-    differences: list[RowOut]
-    same: list[RowOut]
 
 
 @router.get(

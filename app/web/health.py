@@ -16,6 +16,7 @@ _WRONG: dict[Schema, tuple[str, str]] = {
     "behind": ("the database is not migrated to the revision this version needs", "migrations run by themselves; the log says why not"),
     "missing": ("the database says it is migrated, but its tables are not there", "restore a backup"),
 }
+_BY_HAND = "SHARDPLAN_MIGRATE is off: run `shardplan migrate`"
 
 
 @router.get("/healthz", summary="The process answers")
@@ -40,7 +41,8 @@ def readyz(request: Request, database: DatabaseDep) -> Response | dict[str, str]
         wrong.append(FieldError(("database",), error.detail))
     if schema in _WRONG:
         request.app.state.schema_keeper.wake()
-        wrong.append(FieldError(("migrations",), *_WRONG[schema]))
+        msg, hint = _WRONG[schema]
+        wrong.append(FieldError(("migrations",), msg, hint if schema != "behind" or request.app.state.migrates else _BY_HAND))
     if not wrong:
         return {"status": "ready", "database": "ok", "migrations": schema, "draining": "no"}
     problem = Problem(

@@ -17,14 +17,14 @@ from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
 from app.services.saved_plans import key_of_client, new_plan_id
 from app.web import catalog_pages, docs_page, saved_pages
-from app.web.api import Dialect, FileName, file_response, json_response, saved_document
+from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
 from app.web.forms import Form, FormError, read_form, to_fields
 from app.web.origins import refuse_cross_site
 from app.web.problems import Problem, prefers_html
 from app.web.rendering import page
-from app.web.schemas import EXAMPLE_REQUEST
+from app.web.schemas import EXAMPLE_REQUEST, FileName
 from app.web.views import answer_view
 
 router = APIRouter()

@@ -17,7 +17,10 @@ EXAMPLE_REQUEST: dict[str, Any] = {
 """The question the home page answers, and the example of the API."""
 
 Verdict = Literal["fits", "tight", "does_not_fit"]
-_OPEN = ConfigDict(extra="allow")
+FileName = Literal["ds_config.json", "ds_train.py", "fsdp2_train.py", "ddp_train.py", "accelerate.yaml", "launch.sh", "training_args.py"]
+DialectName = Literal["plain", "hf_auto"]
+OPEN = ConfigDict(extra="allow")
+"""An answer may hold more than its shape says: a client keeps what a newer service adds."""
 
 
 class SaveRequest(PlanRequest):
@@ -30,7 +33,7 @@ class SaveRequest(PlanRequest):
 class TermOut(BaseModel):
     """One line of a ledger; terms that are alive at the peak add up to the device total."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     name: str
     category: Literal["parameters", "gradients", "optimizer_states", "activations", "logits", "buffers", "adapters", "overhead"]
@@ -44,7 +47,7 @@ class TermOut(BaseModel):
 class GpuMemoryOut(BaseModel):
     """Memory of the busiest GPU."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     terms: list[TermOut]
     peak_allocated_bytes: int = Field(description="torch allocated")
@@ -61,7 +64,7 @@ class GpuMemoryOut(BaseModel):
 class PoolMemoryOut(BaseModel):
     """Memory of one node's host or disks."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     terms: list[TermOut]
     peak_bytes: int
@@ -71,6 +74,8 @@ class PoolMemoryOut(BaseModel):
 class MemoryOut(BaseModel):
     """Memory by place."""
 
+    model_config = OPEN
+
     gpu: GpuMemoryOut
     host_per_node: PoolMemoryOut
     nvme_per_node: PoolMemoryOut
@@ -79,7 +84,7 @@ class MemoryOut(BaseModel):
 class TimeOut(BaseModel):
     """Where one optimizer step goes."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     step_s: float
     compute_s: float
@@ -95,7 +100,7 @@ class TimeOut(BaseModel):
 class CandidateOut(BaseModel):
     """One configuration with everything it costs."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     settings: dict[str, Any]
     verdict: Verdict
@@ -108,6 +113,8 @@ class CandidateOut(BaseModel):
 class SavedFilesOut(BaseModel):
     """Files of one kind in one save."""
 
+    model_config = OPEN
+
     name: str = Field(description="as written, with what differs from file to file in braces")
     count: int
     bytes: int = Field(description="tensors in all of them; headers come on top")
@@ -118,7 +125,7 @@ class SavedFilesOut(BaseModel):
 class CheckpointOut(BaseModel):
     """What one save of the recommended settings writes, and what can be done with it."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     layout: Literal["dcp", "deepspeed"]
     written_by: str
@@ -135,6 +142,8 @@ class CheckpointOut(BaseModel):
 class WarningOut(BaseModel):
     """Something to know, with its fix."""
 
+    model_config = OPEN
+
     code: str
     severity: Literal["info", "warning", "error"]
     message: str
@@ -145,7 +154,7 @@ class WarningOut(BaseModel):
 class AnswerOut(BaseModel):
     """What the answer of every engine so far has."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     engine_version: str
     request: dict[str, Any]
@@ -187,6 +196,8 @@ class SavedPlanOut(AnswerOut):
 class PlanSummaryOut(BaseModel):
     """What a list shows of a saved plan."""
 
+    model_config = OPEN
+
     id: str
     name: str
     created_at: datetime
@@ -200,6 +211,8 @@ class PlanSummaryOut(BaseModel):
 class PlanListOut(BaseModel):
     """One page of saved plans, the newest first."""
 
+    model_config = OPEN
+
     items: list[PlanSummaryOut]
     next_cursor: str | None
     next: str | None = Field(description="address of the following page; null on the last")
@@ -208,7 +221,7 @@ class PlanListOut(BaseModel):
 class CatalogEntryOut(BaseModel):
     """One preset, with its figures."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     key: str
     name: str
@@ -217,7 +230,7 @@ class CatalogEntryOut(BaseModel):
 class CatalogOut(BaseModel):
     """One catalogue: its entries under its own name, and where their figures are from."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     gpus: list[CatalogEntryOut] | None = None
     instances: list[CatalogEntryOut] | None = None
@@ -228,6 +241,8 @@ class CatalogOut(BaseModel):
 class FieldErrorOut(BaseModel):
     """One thing wrong with one field."""
 
+    model_config = OPEN
+
     loc: list[str | int]
     msg: str
     hint: str
@@ -236,7 +251,7 @@ class FieldErrorOut(BaseModel):
 class ProblemOut(BaseModel):
     """RFC 9457 problem document."""
 
-    model_config = _OPEN
+    model_config = OPEN
 
     type: str
     title: str

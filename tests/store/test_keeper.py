@@ -11,6 +11,7 @@ import pytest
 
 from app.domain.errors import UnavailableError
 from app.store.keeper import SchemaKeeper
+from app.store.outages import NotMigratedError
 
 
 class Migrations:
@@ -56,6 +57,22 @@ def test_it_tries_until_it_succeeds_and_then_rests(caplog: pytest.LogCaptureFixt
     until(lambda: migrations.calls == 7)
     keeper.close()
     assert keepers() == []
+
+
+def test_what_is_only_waited_for_is_logged_without_a_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """Migrations of others are no failure; one of a driver comes with its reason."""
+    absent = UnavailableError("away")
+    absent.__cause__ = OSError("no route to host")
+    for error, traced in ((NotMigratedError("it is at no revision"), False), (absent, True)):
+        migrations = Migrations(error)
+        keeper = migrations.keeper()
+        caplog.clear()
+        with caplog.at_level(logging.WARNING):
+            keeper.start(wait_s=5)
+        (told,) = caplog.records
+        assert told.getMessage() == f"the database is not migrated yet: {error.detail}"
+        assert bool(told.exc_info) is traced
+        keeper.close()
 
 
 def test_the_first_try_is_over_when_start_returns() -> None:

@@ -1,0 +1,49 @@
+"""The client: one method for each thing the service does, with the types of the service itself."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from app.client import operations
+from app.client.plans import PlanCalls
+from app.client.transport import Given
+from app.web.schemas import CatalogEntryOut, CatalogOut
+
+
+class Client(PlanCalls):
+    """A service at an address.
+
+    Answers are the models of the OpenAPI document; what a newer service adds to them is kept, and is read as further
+    attributes or from ``model_dump()``. What repeats safely is tried again after 429, 502, 503, 504 or no answer, as long
+    as ``Retry-After`` says. May be shared by threads; close it, or use it as a context manager.
+
+    Args:
+        url: of the service, with the prefix it is served under if it has one.
+        api_key: sent as ``Authorization: Bearer``, to this address only: redirects are not followed.
+        timeout_s: longest silence in one try.
+        retry: how often is tried, and how long is waited.
+        transport: sends the requests; httpx's own if left out.
+
+    Raises:
+        InvalidRequestError: the address or the key cannot be used.
+    """
+
+    def catalog(self, kind: Literal["gpus", "instances", "models"]) -> CatalogOut:
+        """A catalogue, with the titles of its sources."""
+        return self._answer(operations.CATALOG, Given(path={"kind": kind}))
+
+    def gpus(self) -> list[CatalogEntryOut]:
+        """GPUs that a request can name."""
+        return self.catalog("gpus").gpus or []
+
+    def instances(self) -> list[CatalogEntryOut]:
+        """Cloud instances that a request can name."""
+        return self.catalog("instances").instances or []
+
+    def models(self) -> list[CatalogEntryOut]:
+        """Models that a request can name."""
+        return self.catalog("models").models or []
+
+    def ready(self) -> dict[str, str]:
+        """What ``/readyz`` says where plans can be saved; otherwise ``ServiceUnavailableError`` at once, with what is wrong."""
+        return {key: str(value) for key, value in self._json(operations.READY, Given()).items()}

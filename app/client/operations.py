@@ -1,0 +1,55 @@
+"""Every operation of the service that the client has a method for; a test compares them with the OpenAPI document."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel
+
+from app.services.request import PlanRequest
+from app.web.comparing import CompareOut, ReplanOut
+from app.web.schemas import CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest
+
+M_co = TypeVar("M_co", bound=BaseModel, covariant=True)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """How one thing is asked for.
+
+    Attributes:
+        method, path: of HTTP, with the names of what is filled into the path in braces.
+        body: shape of what is sent; None where nothing is.
+        query, headers: names of what may be given beside it.
+        repeatable: asking twice does what asking once does, so that a broken connection is tried again.
+        patient: an answer that says "not now" is tried again too.
+    """
+
+    method: str
+    path: str
+    body: type[BaseModel] | None = None
+    query: tuple[str, ...] = ()
+    headers: tuple[str, ...] = ()
+    repeatable: bool = True
+    patient: bool = True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answered(Operation, Generic[M_co]):
+    """An operation with the shape of its answer."""
+
+    answer: type[M_co]
+
+
+PLAN = Answered(method="POST", path="/plan", body=PlanRequest, answer=PlanOut)
+PLAN_FILE = Operation(method="POST", path="/plan/{file}", body=PlanRequest, query=("dialect",))
+SAVE = Answered(method="POST", path="/plans", body=SaveRequest, headers=("Idempotency-Key",), answer=SavedPlanOut)
+PLANS = Answered(method="GET", path="/plans", query=("q", "name", "model", "gpu", "cursor", "limit"), answer=PlanListOut)
+GET = Answered(method="GET", path="/plans/{plan_id}", answer=SavedPlanOut)
+FILE = Operation(method="GET", path="/plans/{plan_id}/{file}", query=("dialect",))
+DELETE = Operation(method="DELETE", path="/plans/{plan_id}", headers=("Edit-Token",), repeatable=False)
+REPLAN = Answered(method="POST", path="/plans/{plan_id}/replan", answer=ReplanOut)
+COMPARE = Answered(method="GET", path="/plans/compare", query=("ids",), answer=CompareOut)
+CATALOG = Answered(method="GET", path="/catalog/{kind}", answer=CatalogOut)
+READY = Operation(method="GET", path="/readyz", patient=False)
