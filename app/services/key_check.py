@@ -69,9 +69,9 @@ class KeyCheck:
             UnavailableError: the database does not answer, and the key was not seen lately.
         """
         asked_at = self._clock()
+        if asked_at < self._away_until:
+            return self.without_database(text)
         try:
-            if asked_at < self._away_until:
-                raise UnavailableError("the database does not answer at the moment; try again in a few seconds")
             with self._database.session() as session:
                 found = KeyRepository(session).get(_id_of(text))
         except UnavailableError:

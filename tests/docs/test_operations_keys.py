@@ -33,7 +33,7 @@ def test_the_commands_work(folder: Path) -> None:
         assert new not in service.log.read_text()
         (folder / "request.json").write_text(json.dumps(BODY))
         ask = 'shardplan plan request.json --against "$SERVICE"'
-        assert "fits" in run(ask, folder, SERVICE=service.url, SHARDPLAN_API_KEY=new)
+        assert "Fits: " in run(ask, folder, SERVICE=service.url, SHARDPLAN_API_KEY=new)
 
 
 def test_every_scope_and_setting_is_described() -> None:
