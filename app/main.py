@@ -21,6 +21,7 @@ from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer, Workers
 from app.services.effort import EFFORT
+from app.services.key_check import KeyCheck
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
@@ -33,7 +34,7 @@ from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
-from app.web import api, compare_pages, health, middleware, pages, problems, sweeps
+from app.web import api, compare_pages, health, middleware, openapi, pages, problems, sign_in, sweeps
 from app.web.schemas import EXAMPLE_REQUEST
 
 
@@ -44,7 +45,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     EFFORT.timeout_s = settings.search_timeout_s
     database, hub = Database(settings.database_url, limits_of(settings)), hub_of(settings)
     keeper = SchemaKeeper(settings.database_url, migrate=upgrade if settings.migrate else require)
-    draining = threading.Event()
+    draining, check = threading.Event(), KeyCheck(database)
     database.on_not_migrated = keeper.wake
     kept_sweeps, queue = _sweeps(settings, database, hub)
 
@@ -58,6 +59,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
         if queue is not None:
             await asyncio.to_thread(queue.close)
         await asyncio.to_thread(keeper.close)
+        check.close()
         await asyncio.to_thread(stop_telemetry)
         database.close()
         if hub is not None:
@@ -70,11 +72,15 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.state.database, app.state.hub = database, hub
     app.state.schema_keeper, app.state.draining, app.state.migrates = keeper, draining, settings.migrate
     app.state.saved_plans, app.state.sweeps = SavedPlans(database, page_size_max=settings.page_size_max), kept_sweeps
+    app.state.key_check, app.state.list_plans = check, settings.list_plans
     app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)
     app.include_router(api.router)
     app.include_router(sweeps.router)
     app.include_router(health.router)
+    if settings.require_keys:
+        app.include_router(sign_in.router)
+    openapi.install(app, settings)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
 from ipaddress import ip_network
 from typing import Literal
 
 from limits import parse_many
 from pydantic import Field, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
+
+_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?|\[[0-9A-Fa-f:.]+\]")
+"""A name or address as it stands in a ``Host`` header, a star in front for every name below it."""
 
 
 class AppSettings(BaseSettings):
@@ -39,8 +43,13 @@ class AppSettings(BaseSettings):
         sweeps_waiting_max: sweeps at most that wait or run.
         sweep_keep_days: how long a sweep is kept after its end.
         sweep_lease_s: after how long without a sign of life what a worker has begun is given to another.
+        list_plans: whether saved plans are listed and searched; without, a plan is read only by who has its address.
+        require_keys: whether every request needs an API key, made by ``shardplan keys create``.
+        allowed_hosts: names, with commas, this service is reached by, such as ``plans.example.org, *.internal``; empty for any.
+        body_timeout_s: longest time from the first byte of a body to its last.
         rate_limit: requests one client may send, such as ``60/minute`` or ``10/second;1000/hour``; empty for any number.
-        trusted_proxies: addresses and networks, with commas, whose ``X-Forwarded-For`` says who the client is.
+        trusted_proxies: addresses and networks, with commas, whose ``X-Forwarded-For`` says who the client is, and whose
+            ``X-Forwarded-Proto`` whether it came by https.
     """
 
     model_config = SettingsConfigDict(env_prefix="SHARDPLAN_", frozen=True)
@@ -66,13 +75,17 @@ class AppSettings(BaseSettings):
     database_max_overflow: int = Field(10, ge=0)
     drain_s: float = Field(2.0, ge=0)
     shutdown_timeout_s: int = Field(20, ge=1)
-    page_size_max: int = Field(100, ge=1)
+    page_size_max: int = Field(100, ge=1, le=1000)
     max_sweep_body_bytes: int = Field(2**26, ge=2**10)
     sweep_requests_max: int = Field(100_000, ge=1)
     sweep_plans_max: int = Field(5_000, ge=1)
     sweeps_waiting_max: int = Field(20, ge=1)
     sweep_keep_days: float = Field(7, gt=0)
     sweep_lease_s: float = Field(30, ge=1)
+    list_plans: bool = True
+    require_keys: bool = False
+    allowed_hosts: str = ""
+    body_timeout_s: float = Field(30.0, gt=0)
     rate_limit: str = ""
     trusted_proxies: str = ""
 
@@ -92,6 +105,14 @@ class AppSettings(BaseSettings):
     def _readable_networks(cls, value: str) -> str:
         for part in filter(None, map(str.strip, value.split(","))):
             ip_network(part)
+        return value
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _readable_hosts(cls, value: str) -> str:
+        for part in filter(None, map(str.strip, value.split(","))):
+            if not _HOST.fullmatch(part):
+                raise ValueError(f"{part[:80]!r} is no host name; give names such as plans.example.org or *.example.org, without a port")
         return value
 
     @field_validator("database_url")

@@ -133,3 +133,24 @@ class SweepChunkRow(Base):
     failed: Mapped[int]
     requests: Mapped[bytes]
     results: Mapped[bytes | None]
+
+
+class ApiKeyRow(Base):
+    """A key that lets a client in where keys are required: all of it but the secret, of which there is a hash.
+
+    ``owner`` is the id of the first of a line of keys, each made from the one before by rotation: it stands for the client.
+    """
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(String(200))
+    hash: Mapped[str] = mapped_column(String(64))
+    scopes: Mapped[str] = mapped_column(String(200))
+    """Words with spaces between them."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    """To the hour: it is not written for every request."""

@@ -6,13 +6,16 @@ import re
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
+from starlette.datastructures import UploadFile
 
 from app.domain.errors import FieldError
 from app.ingest.hub import Hub
 from app.observability import Metrics
+from app.services.key_check import KeyCheck
 from app.services.saved_plans import SavedPlans
 from app.services.sweeps.kept import Sweeps
 from app.store.session import Database
+from app.web.keys import client_id
 from app.web.problems import JSON, MediaTypeError
 
 JSON_TYPE = re.compile(r"application/(?:[^\s/;]+\+)?json", re.IGNORECASE)
@@ -39,6 +42,22 @@ async def get_sweeps(request: Request) -> Sweeps:
     return cast(Sweeps, request.app.state.sweeps)
 
 
+async def get_client_id(request: Request) -> str:
+    """The client a request's key stands for; empty where no key is asked for."""
+    return client_id(request.scope.get("state", {}))
+
+
+async def get_key_check(request: Request) -> KeyCheck:
+    """What says whether a key may enter."""
+    return cast(KeyCheck, request.app.state.key_check)
+
+
+async def get_posted(request: Request) -> list[tuple[str, str]]:
+    """Fields of a posted form; uploads are not fields."""
+    form = await request.form()
+    return [(name, text) for name, text in form.multi_items() if not isinstance(text, UploadFile)]
+
+
 async def get_metrics(request: Request) -> Metrics:
     """The process's counters."""
     return cast(Metrics, request.app.state.metrics)
@@ -62,4 +81,6 @@ HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
 SweepsDep = Annotated[Sweeps, Depends(get_sweeps)]
+ClientIdDep = Annotated[str, Depends(get_client_id)]
+Posted = Annotated[list[tuple[str, str]], Depends(get_posted)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]

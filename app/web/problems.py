@@ -22,6 +22,7 @@ from app.domain.errors import (
     UnavailableError,
 )
 from app.observability import request_id_var
+from app.services.key_check import UnauthorizedError
 from app.services.saved_plans import ForbiddenError
 from app.services.sweeps.kept import TooManySweepsError
 from app.web.validation import field_errors
@@ -42,6 +43,7 @@ STATUS: dict[type[ShardplanError], int] = {
     InvalidRequestError: 422,
     NotFoundError: 404,
     ConflictError: 409,
+    UnauthorizedError: 401,
     ForbiddenError: 403,
     MediaTypeError: 415,
     UnavailableError: 503,
@@ -120,6 +122,7 @@ def from_error(error: ShardplanError) -> Problem:
     """The problem an error of this product stands for."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers = {
+        HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": 'Bearer realm="shardplan"'},
         HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": str(RETRY_AFTER_S)},
         HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": str(SWEEPS_RETRY_AFTER_S)},
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE: {"Accept": JSON},

@@ -11,11 +11,12 @@ from pydantic import ValidationError
 
 from app.domain.errors import FieldError, InvalidRequestError
 from app.services.request import PlanRequest
+from app.services.saved_plans import key_of_client
 from app.services.sweeps.kept import KeptSweep, ResultFormat
 from app.services.sweeps.reading import Detail, SweepIn, SweepLimits, WantedSweep, WrongRequestsError, read_document, read_lines
 from app.web.api import json_response
-from app.web.deps import JSON_TYPE, SweepsDep
-from app.web.middleware import JSON_LINES
+from app.web.bodies import JSON_LINES
+from app.web.deps import JSON_TYPE, ClientIdDep, SweepsDep
 from app.web.problems import JSON, MediaTypeError
 from app.web.schemas import EXAMPLE_REQUEST, Responses, SweepOut, problems
 from app.web.validation import MAX_ERRORS, field_errors
@@ -42,6 +43,11 @@ def _body_document() -> dict[str, Any]:
     return {"required": True, "content": {JSON: {"schema": document, "examples": {"a grid": {"value": _EXAMPLE}}}, LINES: lines}}
 
 
+async def _own_key(client: ClientIdDep, idempotency_key: Annotated[str | None, Header(max_length=200)] = None) -> str | None:
+    """The ``Idempotency-Key``, of each client its own."""
+    return key_of_client(client, idempotency_key)
+
+
 async def _body(request: Request) -> bytes:
     return await request.body()
 
@@ -54,16 +60,16 @@ def post_sweeps(
     request: Request,
     body: Annotated[bytes, Depends(_body)],
     sweeps: SweepsDep,
+    own_key: Annotated[str | None, Depends(_own_key)],
     name: Annotated[str, Query(max_length=200, description="Where the body has none, as JSON Lines.")] = "",
     detail: Annotated[Detail, Query(description="The same.")] = "figures",
-    idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
     """Check every request, keep them, and begin. ``edit_token`` is given once: it is needed to cancel and to delete."""
     sweeps.check_room()
     media_type = request.headers.get("content-type", "")
     with sweeps.reading:
         wanted = read_sweep(body, media_type, sweeps.options.limits, name=name, detail=detail)
-        made = sweeps.create(wanted, idempotency_key=idempotency_key)
+        made = sweeps.create(wanted, idempotency_key=own_key)
     return json_response(sweep_document(made), 200 if made.replayed else 202, {"location": f"/sweeps/{made.sweep.id}"})
 
 
