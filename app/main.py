@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import uvicorn
@@ -14,6 +14,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION, telemetry
+from app.domain.errors import UnavailableError
 from app.ingest.hub import Hub
 from app.ingest.hub_errors import MissingExtraError
 from app.observability import Metrics, configure_logging
@@ -23,11 +24,16 @@ from app.services.effort import EFFORT
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
+from app.services.sweeps.kept import SweepOptions, Sweeps
+from app.services.sweeps.reading import SweepLimits
+from app.services.sweeps.rows import RowMaker
+from app.services.sweeps.work import ChunkWorker, LocalQueue
 from app.settings import AppSettings
+from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
-from app.web import api, compare_pages, health, middleware, pages, problems
+from app.web import api, compare_pages, health, middleware, pages, problems, sweeps
 from app.web.schemas import EXAMPLE_REQUEST
 
 
@@ -36,16 +42,21 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
     EFFORT.timeout_s = settings.search_timeout_s
-    database, hub = Database(settings.database_url, _limits(settings)), hub_of(settings)
+    database, hub = Database(settings.database_url, limits_of(settings)), hub_of(settings)
     keeper = SchemaKeeper(settings.database_url, migrate=upgrade if settings.migrate else require)
     draining = threading.Event()
     database.on_not_migrated = keeper.wake
+    kept_sweeps, queue = _sweeps(settings, database, hub)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(keeper.start, wait_s=settings.database_connect_timeout_s)
+        if queue is not None:
+            queue.start()
         yield
         draining.set()
+        if queue is not None:
+            await asyncio.to_thread(queue.close)
         await asyncio.to_thread(keeper.close)
         await asyncio.to_thread(stop_telemetry)
         database.close()
@@ -58,15 +69,16 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     )  # fmt: skip
     app.state.database, app.state.hub = database, hub
     app.state.schema_keeper, app.state.draining, app.state.migrates = keeper, draining, settings.migrate
-    app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
+    app.state.saved_plans, app.state.sweeps = SavedPlans(database, page_size_max=settings.page_size_max), kept_sweeps
     app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(sweeps.router)
     app.include_router(health.router)
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    middleware.install(app, settings, _metrics(settings, database))
+    middleware.install(app, settings, _metrics(settings, database, kept_sweeps))
     stop_telemetry = telemetry.start(app, database.engine) if settings.telemetry else lambda: None
     return app
 
@@ -78,15 +90,42 @@ def hub_of(settings: AppSettings) -> Hub | None:
     return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s, may_be_private="hub_url" in settings.model_fields_set)
 
 
-def _metrics(settings: AppSettings, database: Database) -> Metrics:
+def sweep_options(settings: AppSettings) -> SweepOptions:
+    """What an operator set about sweeps."""
+    limits = SweepLimits(requests=settings.sweep_requests_max, plans=settings.sweep_plans_max)
+    return SweepOptions(
+        limits=limits, waiting_max=settings.sweeps_waiting_max, keep_days=settings.sweep_keep_days, lease_s=settings.sweep_lease_s
+    )
+
+
+def _sweeps(settings: AppSettings, database: Database, hub: Hub | None) -> tuple[Sweeps, LocalQueue | None]:
+    """The use cases of sweeps, and on SQLite the thread that does the work, for which PostgreSQL has ``shardplan worker``."""
+    options = sweep_options(settings)
+    if database.engine.dialect.name == "postgresql":
+        return Sweeps(database, options, defer=defer_chunks), None
+    queue = LocalQueue(ChunkWorker(database, RowMaker(hub), options))
+    return Sweeps(database, options, wake=queue.wake), queue
+
+
+def _unfinished(kept: Sweeps) -> Iterator[tuple[str, str, float]]:
+    """What waits in the database, for ``/metrics``; nothing where it does not answer."""
+    with suppress(UnavailableError):
+        swept, chunks = kept.unfinished()
+        yield "sweeps_unfinished", "Sweeps that wait or run.", swept
+        yield "sweep_chunks_unfinished", "Their parts that are not done.", chunks
+
+
+def _metrics(settings: AppSettings, database: Database, kept: Sweeps) -> Metrics:
     metrics, most = Metrics(), settings.database_pool_size + settings.database_max_overflow
     metrics.watch("pool_connections_in_use", "Database connections that a transaction holds.", database.connections_in_use)
     metrics.watch("pool_connections_open", "Database connections open, in use or not.", database.connections_open)
     metrics.watch("pool_connections_limit", "Database connections this process opens at most.", lambda: most)
+    metrics.ask(lambda: _unfinished(kept))
     return metrics
 
 
-def _limits(settings: AppSettings) -> DatabaseOptions:
+def limits_of(settings: AppSettings) -> DatabaseOptions:
+    """What an operator set about connections."""
     return DatabaseOptions(
         connect_timeout_s=settings.database_connect_timeout_s, statement_timeout_s=settings.database_statement_timeout_s,
         idle_timeout_s=settings.database_idle_timeout_s, pool_size=settings.database_pool_size,

@@ -34,6 +34,11 @@ class AppSettings(BaseSettings):
         drain_s: how long ``/readyz`` answers 503 after SIGTERM before new connections are refused.
         shutdown_timeout_s: longest wait for running requests after that.
         page_size_max: most saved plans in one page of a list.
+        max_sweep_body_bytes: largest body of ``POST /sweeps``.
+        sweep_requests_max, sweep_plans_max: requests of one sweep at most; the latter where whole plans are wanted.
+        sweeps_waiting_max: sweeps at most that wait or run.
+        sweep_keep_days: how long a sweep is kept after its end.
+        sweep_lease_s: after how long without a sign of life what a worker has begun is given to another.
         rate_limit: requests one client may send, such as ``60/minute`` or ``10/second;1000/hour``; empty for any number.
         trusted_proxies: addresses and networks, with commas, whose ``X-Forwarded-For`` says who the client is.
     """
@@ -62,6 +67,12 @@ class AppSettings(BaseSettings):
     drain_s: float = Field(2.0, ge=0)
     shutdown_timeout_s: int = Field(20, ge=1)
     page_size_max: int = Field(100, ge=1)
+    max_sweep_body_bytes: int = Field(2**26, ge=2**10)
+    sweep_requests_max: int = Field(100_000, ge=1)
+    sweep_plans_max: int = Field(5_000, ge=1)
+    sweeps_waiting_max: int = Field(20, ge=1)
+    sweep_keep_days: float = Field(7, gt=0)
+    sweep_lease_s: float = Field(30, ge=1)
     rate_limit: str = ""
     trusted_proxies: str = ""
 

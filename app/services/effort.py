@@ -1,8 +1,8 @@
-"""How much of this process one question may take, and how many are answered at once.
+"""Who computes when in this process: few questions at once, in the order they came, and the large ones apart.
 
-Most questions take a few hundredths of a second: they come one after the other, in the order they were asked (``turns``). One that has
-computed for longer gives its turn to the next and waits for one of those that large questions have among themselves, so that no small
-one ever waits for a large one.
+Planning is Python code that holds the interpreter: more of it at once finishes nothing earlier, and every thread more delays the
+one that reads and answers requests. Most questions take a few hundredths of a second. One that has computed for longer makes way
+and waits for one of the turns of large ones, so that those cannot slow each other and the small ones down without end.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 
 from app.domain.errors import UnavailableError
 from app.domain.search.budget import Budget
-from app.services.turns import Turns
 
 SMALL_AT_ONCE = 2
 SMALL_S = 0.3
@@ -28,6 +28,39 @@ def cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+class Turns:
+    """Lets ``size`` threads go on at a time and hands each turn to whoever has waited longest."""
+
+    def __init__(self, size: int) -> None:
+        self._lock, self._free = threading.Lock(), size
+        self._waiting: deque[threading.Lock] = deque()
+
+    def take(self, timeout_s: float = -1) -> bool:
+        """Wait for a turn; False where none came in time."""
+        with self._lock:
+            if self._free:
+                self._free -= 1
+                return True
+            mine = threading.Lock()
+            mine.acquire()
+            self._waiting.append(mine)
+        if mine.acquire(timeout=timeout_s):  # handed over
+            return True
+        with self._lock:
+            if mine in self._waiting:
+                self._waiting.remove(mine)
+                return False
+        return True  # handed over at the last moment
+
+    def give(self) -> None:
+        """Give a turn on."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().release()
+            else:
+                self._free += 1
+
+
 class Effort:
     """The turns of one process."""
 
@@ -36,41 +69,41 @@ class Effort:
 
         Args:
             at_once: large questions that may run at the same time.
-            timeout_s: longest time one question is searched, and longest wait of a large one for its turn.
+            timeout_s: longest time one question is searched, and longest wait for a turn before it.
             used_s: CPU seconds of the calling thread.
         """
         self.timeout_s = timeout_s
-        self._small, self._large, self._used_s = Turns(SMALL_AT_ONCE), threading.BoundedSemaphore(at_once), used_s
+        self._small, self._large, self._used_s = Turns(SMALL_AT_ONCE), Turns(at_once), used_s
 
     @contextmanager
     def budget(self) -> Iterator[Budget]:
-        """Wait for a turn; what one question may cost, for as long as it is answered on this thread.
+        """What one question may cost, for as long as it is answered on this thread; waits for a turn first.
 
-        Its ``go_on`` raises ``UnavailableError`` where a large question waits for its turn in vain.
+        Its ``go_on`` raises ``UnavailableError`` where no turn of large ones comes.
         """
-        with ExitStack() as turn:
-            turn.enter_context(self._small.taken())
-            began, deadline, large = self._used_s(), time.monotonic() + self.timeout_s, False
+        self._small.take()
+        turns: Turns | None = self._small
+        began, deadline = self._used_s(), time.monotonic() + self.timeout_s
 
-            def go_on() -> bool:
-                nonlocal deadline, large
-                if not large and self._used_s() - began > SMALL_S:
-                    turn.close()
-                    deadline, large = deadline + self._wait(), True
-                    turn.callback(self._large.release)
-                return time.monotonic() < deadline
+        def go_on() -> bool:
+            nonlocal deadline, turns
+            if turns is self._small and self._used_s() - began > SMALL_S:
+                waits_since = time.monotonic()
+                turns.give()
+                turns = None
+                if not self._large.take(self.timeout_s):
+                    raise UnavailableError(
+                        "this server is busy with other large searches; pin a strategy, a degree of parallelism or the micro-batch "
+                        "to make this one small, or send it again"
+                    )
+                turns, deadline = self._large, deadline + time.monotonic() - waits_since
+            return time.monotonic() < deadline
 
+        try:
             yield Budget(go_on=go_on)
-
-    def _wait(self) -> float:
-        """Wait for a turn among the large questions; returns the seconds that took."""
-        since = time.monotonic()
-        if not self._large.acquire(timeout=self.timeout_s):
-            raise UnavailableError(
-                "this server is busy with other large searches; pin a strategy, a degree of parallelism or the micro-batch to make this "
-                "one small, or send it again"
-            )
-        return time.monotonic() - since
+        finally:
+            if turns is not None:
+                turns.give()
 
 
 EFFORT = Effort(at_once=cpus(), timeout_s=DEFAULT_TIMEOUT_S)

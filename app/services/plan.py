@@ -93,24 +93,43 @@ def planned(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UN
         return answer_of(request, resolved, make_plan(resolved.question, budget), label)
 
 
+def brief_plan(request: PlanRequest, hub: Hub | None = None) -> Plan:
+    """The same plan without what a row of figures does not show: alternatives, ladder, ways out, checkpoints, the Trainer's files.
+
+    Its files are written all the same, since some warnings are about them.
+
+    Raises:
+        InvalidRequestError, UnavailableError: as ``planned``.
+    """
+    resolved = resolve(request, hub)
+    with EFFORT.budget() as budget:
+        return _with_files(request, resolved, make_plan(resolved.question, budget, brief=True), _UNSAVED)[0]
+
+
 def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel = _UNSAVED) -> Answer:
     """The answer a plan makes: with what was assumed, and the files of the recommended settings."""
+    saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
+    plan, job = _with_files(request, resolved, plan, label)
+    trainer = trainer_files(job) if job is not None and plan.files else ()
+    fetched = {"hf_id": resolved.model.hf_id, "revision": resolved.model.commit} if resolved.model.commit else {}
+    return Answer(
+        request=request, plan=plan, checkpoint=saved, job=job if plan.files else None, gpu_name=resolved.gpu_name,
+        trainer_files=trainer, fetched=fetched,
+    )  # fmt: skip
+
+
+def _with_files(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel) -> tuple[Plan, EmitJob | None]:
+    """The plan with its files and every warning; and what the files were written from, None where nothing fits."""
     assumed = tuple(
         PlanWarning(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.")
         for a in resolved.assumed
     )
     plan = replace(plan, warnings=assumed + plan.warnings)
-    fetched = {"hf_id": resolved.model.hf_id, "revision": resolved.model.commit} if resolved.model.commit else {}
-    saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
-    if plan.verdict == "does_not_fit":
-        return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name, fetched=fetched)
-    job = replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
-    files, unwritten = _files(job)
-    plan = replace(plan, files=files, warnings=(*plan.warnings, *unwritten, *release_warnings(job)))
-    return Answer(
-        request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name,
-        trainer_files=trainer_files(job) if files else (), fetched=fetched,
-    )  # fmt: skip
+    job = None if plan.verdict == "does_not_fit" else replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
+    if job is not None:
+        files, unwritten = _files(job)
+        plan = replace(plan, files=files, warnings=(*plan.warnings, *unwritten, *release_warnings(job)))
+    return plan, job
 
 
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:

@@ -86,17 +86,17 @@ class SavedPlans:
             ConflictError: the key was used for another request.
             UnavailableError: the database does not answer.
         """
-        _check_text("name", name, MAX_NAME)
-        _check_text("note", note, MAX_NOTE)
+        check_text("name", name, MAX_NAME)
+        check_text("note", note, MAX_NOTE)
         token = secrets.token_urlsafe(32)
-        plan = _new_plan(request, answer, name=name.strip(), note=note.strip(), edit_token_hash=_sha256(token.encode()))
+        plan = _new_plan(request, answer, name=name.strip(), note=note.strip(), edit_token_hash=sha256(token.encode()))
         plan = replace(plan, id=plan_id) if plan_id else plan
         if idempotency_key is None:
             with self._database.session(write=True) as session:
                 PlanRepository(session).add(plan)
             return _saved(plan, edit_token=token)
-        _check_key(idempotency_key)
-        digest = _sha256(orjson.dumps([plan.request, plan.name, plan.note], option=orjson.OPT_SORT_KEYS))
+        check_key(idempotency_key)
+        digest = sha256(orjson.dumps([plan.request, plan.name, plan.note], option=orjson.OPT_SORT_KEYS))
         claim = IdempotencyRecord(key=idempotency_key, request_hash=digest, plan_id=plan.id)
         replay = self._replayed(claim)
         if replay is None and self._add_claimed(plan, claim):
@@ -129,7 +129,7 @@ class SavedPlans:
     def delete(self, plan_id: str, edit_token: str) -> None:
         """Delete a plan; raises ``NotFoundError``, or ``ForbiddenError`` where the token is another one."""
         with self._database.session(write=True) as session:
-            deleted = PlanRepository(session).delete(plan_id, _sha256(edit_token.encode(errors="replace")))
+            deleted = PlanRepository(session).delete(plan_id, sha256(edit_token.encode(errors="replace")))
         if not deleted:
             raise ForbiddenError("this edit_token is not the plan's; it was given once, when the plan was saved")
 
@@ -220,14 +220,16 @@ def _saved(plan: StoredPlan, *, edit_token: str | None = None, replayed: bool = 
     return SavedPlan(**shared, edit_token=edit_token, replayed=replayed)
 
 
-def _check_text(field: str, value: str, longest: int) -> None:
+def check_text(field: str, value: str, longest: int) -> None:
+    """Refuse a text that is too long, or that no database holds; raises ``InvalidRequestError``."""
     if len(value) > longest:
         raise InvalidRequestError.at(field, msg=f"{field} has {len(value):,} characters, more than {longest:,}")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidRequestError.at(field, msg=f"{field} holds a character that is no text (U+0000 or half a pair)")
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str) -> None:
+    """Refuse what is no ``Idempotency-Key``; raises ``InvalidRequestError``."""
     if not (1 <= len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
         raise InvalidRequestError.at(
             "Idempotency-Key",
@@ -236,5 +238,6 @@ def _check_key(key: str) -> None:
         )
 
 
-def _sha256(data: bytes) -> str:
+def sha256(data: bytes) -> str:
+    """Hash of a secret or of a request, as it is stored."""
     return hashlib.sha256(data).hexdigest()

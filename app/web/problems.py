@@ -23,11 +23,12 @@ from app.domain.errors import (
 )
 from app.observability import request_id_var
 from app.services.saved_plans import ForbiddenError
+from app.services.sweeps.kept import TooManySweepsError
 from app.web.validation import field_errors
 
 PROBLEM_JSON = "application/problem+json"
 JSON = "application/json"
-RETRY_AFTER_S = 5
+RETRY_AFTER_S, SWEEPS_RETRY_AFTER_S = 5, 30
 
 
 class MediaTypeError(ShardplanError):
@@ -44,6 +45,7 @@ STATUS: dict[type[ShardplanError], int] = {
     ForbiddenError: 403,
     MediaTypeError: 415,
     UnavailableError: 503,
+    TooManySweepsError: 429,
     ShardplanError: 400,
 }
 
@@ -119,6 +121,7 @@ def from_error(error: ShardplanError) -> Problem:
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers = {
         HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": str(RETRY_AFTER_S)},
+        HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": str(SWEEPS_RETRY_AFTER_S)},
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE: {"Accept": JSON},
     }.get(HTTPStatus(status), {})
     return Problem(status=status, code=error.code, title=error.title, detail=error.detail, errors=error.errors, headers=headers)

@@ -218,6 +218,25 @@ class PlanListOut(BaseModel):
     next: str | None = Field(description="address of the following page; null on the last")
 
 
+class SweepOut(BaseModel):
+    """A sweep, and how far it is."""
+
+    id: str
+    name: str
+    created_at: datetime
+    state: Literal["queued", "running", "done", "cancelled"]
+    detail: Literal["figures", "plan"]
+    axes: list[str] = Field(description="paths that the grid varies; empty for a list of requests")
+    total: int = Field(description="requests")
+    done: int = Field(description="rows there are, those with an error included")
+    failed: int = Field(description="rows with an error: requests that are well-formed and make no sense")
+    verdicts: dict[Verdict, int] = Field(description="rows that are plans, by verdict")
+    engine_versions: list[str]
+    expires_at: datetime | None = Field(description="when it is deleted; null until it is done or cancelled")
+    links: dict[str, str]
+    edit_token: str | None = Field(None, description="once, in the answer that made it: what cancels and deletes it")
+
+
 class CatalogEntryOut(BaseModel):
     """One preset, with its figures."""
 
@@ -282,7 +301,7 @@ def files(*media_types: str) -> Responses:
 
 
 _MEANING = {
-    400: "The body is not JSON", 403: "The edit token does not belong to the plan", 404: "There is no such thing",
+    400: "The body is not JSON", 403: "The edit token is another one", 404: "There is no such thing",
     409: "Not possible for this plan", 413: "The body is too large", 415: "The body is not said to be JSON",
     422: "The request is not valid", 429: "Too many requests from this address; try again", 503: "The database does not answer; try again",
 }  # fmt: skip

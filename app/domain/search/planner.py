@@ -30,11 +30,12 @@ _TOO_LONG = "the search was stopped before its end, and nothing that was tried b
 _SMALLER = "Pin a strategy, a degree of parallelism or the micro-batch to make it smaller"
 
 
-def make_plan(question: Question, budget: Budget | None = None) -> Plan:
+def make_plan(question: Question, budget: Budget | None = None, *, brief: bool = False) -> Plan:
     """Answer a question.
 
     Args:
         budget: what it may cost; where that runs out, the answer is the best that was found and says what was left undone.
+        brief: leave alternatives, ladder and ways out empty; every figure of the recommended candidate is the same without them.
 
     Raises:
         InvalidRequestError: the request makes no sense for any pool.
@@ -47,8 +48,8 @@ def make_plan(question: Question, budget: Budget | None = None) -> Plan:
     if chosen is None and budget.cut:
         raise UnavailableError(f"{_TOO_LONG}: {'; '.join(budget.stopped)}. {_SMALLER}")
     index = nearest(best.table) if chosen is None else chosen
-    alternatives = [] if chosen is None else pareto(best.table, index)
-    rungs = rungs_of(best.table, index)
+    alternatives = [] if chosen is None or brief else pareto(best.table, index)
+    rungs = [] if brief else rungs_of(best.table, index)
     evaluation, places = best.show([index, *alternatives, *(candidate for _, candidate in rungs)])
     place = with_best_sizes(evaluation, places[0])
     places = [place if there == places[0] else there for there in places]
@@ -78,7 +79,7 @@ def make_plan(question: Question, budget: Budget | None = None) -> Plan:
             *pin_warnings(best, chosen, recommended, question.objective, budget),
             *stopped_early(budget.stopped),
         ),
-        ways_out=ways_out_of(evaluation, question.constraints, budget) if chosen is None else (),
+        ways_out=ways_out_of(evaluation, question.constraints, budget) if chosen is None and not brief else (),
         shortfall_bytes=shortfall,
     )
 
