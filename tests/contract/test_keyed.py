@@ -66,7 +66,7 @@ def test_what_keys_add_to_the_document() -> None:
     assert scopes["delete", "/plans/{plan_id}"] == ["write"]
     assert scopes["get", "/metrics"] == ["admin"]
     both = KEYED["paths"]["/plans/{plan_id}"]["delete"]["responses"]["403"]["description"]
-    assert both == "The key does not have the scope write; the edit token does not belong to the plan"
+    assert both == "The key does not have the scope write; the edit token is another one"
     assert "securitySchemes" not in PLAIN["components"]
     every = [o for methods in PLAIN["paths"].values() for o in methods.values()]
     assert not any({"401", "421"} & set(o["responses"]) or "security" in o for o in every)
