@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 
 from app.services.saved_plans import ForbiddenError, SavedPlan
 from app.web.api import json_response, saved_document
-from app.web.deps import SavedPlansDep
-from app.web.posted import Posted, refuse_cross_site
+from app.web.deps import Posted, SavedPlansDep
+from app.web.origins import refuse_cross_site
 from app.web.problems import prefers_html
 from app.web.rendering import page
 from app.web.saved_pages import VARY, day

@@ -12,9 +12,9 @@ from app.services.config_diff import ConfigDiff, KeyDiff, config_diff, kind_of
 from app.services.plan import answer
 from app.services.request import PlanRequest
 from app.web.api import json_response
-from app.web.deps import HubDep, SavedPlansDep
+from app.web.deps import HubDep, Posted, SavedPlansDep
 from app.web.forms import read_form
-from app.web.posted import Posted, of_plan
+from app.web.posted import of_plan
 from app.web.problems import prefers_html
 from app.web.rendering import page
 

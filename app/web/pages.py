@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
@@ -11,13 +12,14 @@ from fastapi import APIRouter, Request, Response
 from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
-from app.services.saved_plans import new_plan_id
+from app.services.saved_plans import key_of_client, new_plan_id
 from app.web import catalog_pages, delete_page, diff_page, docs_page, preview, report_page, saved_pages
 from app.web.api import Dialect, file_response, json_response, saved_document
-from app.web.deps import HubDep, SavedPlansDep
+from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.form_view import form_view, typed_notes
 from app.web.forms import Form, read_form, to_fields
-from app.web.posted import Posted, of_plan, refuse_cross_site
+from app.web.origins import refuse_cross_site
+from app.web.posted import of_plan
 from app.web.problems import Problem, prefers_html
 from app.web.rendering import page
 from app.web.schemas import EXAMPLE_REQUEST, FileName
@@ -68,17 +70,22 @@ def post_download(file: FileName, pairs: Posted, hub: HubDep, dialect: Dialect =
 
 
 @router.post("/save", include_in_schema=False)
-def post_save(request: Request, pairs: Posted, saved: SavedPlansDep, hub: HubDep) -> Response:
+def post_save(request: Request, pairs: Posted, saved: SavedPlansDep, hub: HubDep, client: ClientIdDep) -> Response:
     """Save the answer and show it, once with the token that deletes it."""
     refuse_cross_site(request)
     own = {name: text for name, text in pairs if name in ("name", "note", "key")}
-    label = PlanLabel(id=new_plan_id(), name=own.get("name", "").strip())
-    answered = _answered(read_form(of_plan(pairs)), hub, label)
-    if answered.answer is None or answered.form.request is None:
-        return _plan_page(request, answered)
-    asked = answered.form.request.model_dump(mode="json", exclude_unset=True)
-    words = {key: own.get(key, "") for key in ("name", "note")}
-    kept = saved.save(asked, answered.answer.document(), **words, idempotency_key=own.get("key") or None, plan_id=label.id)
+    form = read_form(of_plan(pairs))
+    if form.request is None:
+        return _plan_page(request, Answered(form=form, answer=None))
+    asked = form.request.model_dump(mode="json", exclude_unset=True)
+    words: Any = {key: own.get(key, "") for key in ("name", "note")} | {"idempotency_key": key_of_client(client, own.get("key") or None)}
+    kept = saved.earlier(asked, **words)
+    if kept is None:
+        label = PlanLabel(id=new_plan_id(), name=own.get("name", "").strip())
+        answered = _answered(form, hub, label)
+        if answered.answer is None:
+            return _plan_page(request, answered)
+        kept = saved.save(asked, answered.answer.document(), **words, plan_id=label.id)
     response = saved_pages.saved_page(saved_document(kept), request, status=200 if kept.replayed else 201)
     response.headers["location"] = f"/plans/{kept.id}"
     response.headers["cache-control"] = "no-store"

@@ -11,10 +11,10 @@ from app.domain.plan import Plan
 from app.domain.units import format_gib, format_number
 from app.services.plan import judged
 from app.web.api import json_response
-from app.web.deps import HubDep
+from app.web.deps import HubDep, Posted
 from app.web.form_view import clip_note, warned
 from app.web.forms import Form, read_form
-from app.web.posted import Posted, of_plan
+from app.web.posted import of_plan
 from app.web.rendering import environment
 from app.web.views import VERDICTS
 
