@@ -1,8 +1,8 @@
 """How soon a plain plan is seen: from pressing Plan to the painted answer, in Chromium (``make bench ARGS=page``).
 
 Starts the service itself, on a free port. Times are the browser's own: from the submit of the form to the paint of the
-largest piece of the answer that the window shows; and of that, what the server and the network take. The verdict of the preview is timed from the last key to its line, the pause
-before it asks left out. Needs Chromium and the extra ``browser``.
+largest piece of the answer that the window shows; and of that, what the server and the network take. The verdict of the
+preview is timed from the last key to its line, the pause before it asks left out. Needs Chromium and the extra ``browser``.
 """
 
 from __future__ import annotations
