@@ -199,7 +199,7 @@ def test_headers_name_the_plan_and_the_versions(framework: str) -> None:
         if kept.filename.endswith(".json"):
             assert kept == loose
             continue
-        assert "# Written by Shardplan 0.3.0 for tiny-llama." in kept.text
+        assert "# Written by Shardplan 0.4.0 for tiny-llama." in kept.text
         assert "# Plan: first try, /plans/abc-1\n" in kept.text
         assert "# Plan:" not in loose.text
         assert re.search(r"^# For .*torch \d+\.\d+, transformers \d", kept.text, re.MULTILINE)

@@ -9,7 +9,7 @@ import pytest
 
 from app.domain.errors import UnavailableError
 from app.services import plan as plan_module
-from app.services.effort import SMALL_AT_ONCE, SMALL_S, Effort, cpus
+from app.services.effort import SMALL_AT_ONCE, SMALL_S, Effort, Turns, cpus
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.web.schemas import EXAMPLE_REQUEST
@@ -103,3 +103,58 @@ def test_time_that_is_over_is_said_in_the_answer(monkeypatch: pytest.MonkeyPatch
 def test_there_are_as_many_turns_as_cpus() -> None:
     """At least one."""
     assert cpus() >= 1
+
+
+def test_turns_are_handed_on_in_the_order_of_waiting() -> None:
+    """Nobody overtakes, and no turn is lost or made up on the way."""
+    turns, order = Turns(1), list[int]()
+    assert turns.take()
+
+    def wait(number: int) -> None:
+        assert turns.take(5)
+        order.append(number)
+        turns.give()
+
+    threads = []
+    for number in range(5):
+        threads.append(threading.Thread(target=wait, args=(number,)))
+        threads[-1].start()
+        deadline = time.monotonic() + 5
+        while len(turns._waiting) <= number and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert order == []
+    turns.give()
+    for thread in threads:
+        thread.join(5)
+    assert order == [0, 1, 2, 3, 4]
+    assert turns.take(0)
+    assert not turns.take(0)
+
+
+def test_who_gave_up_waiting_is_handed_nothing() -> None:
+    """Its turn goes to the next, not to a thread that has left."""
+    turns = Turns(1)
+    assert turns.take()
+    assert not turns.take(0.01)
+    turns.give()
+    assert turns.take(0)
+
+
+def test_few_small_questions_compute_at_once() -> None:
+    """The next one begins as soon as one is done, or makes way for being large."""
+    used = Used()
+    effort = Effort(at_once=2, timeout_s=5, used_s=used)
+    begun = threading.Event()
+
+    def later() -> None:
+        with effort.budget():
+            begun.set()
+
+    with effort.budget() as first, effort.budget():
+        thread = threading.Thread(target=later)
+        thread.start()
+        assert not begun.wait(0.1)
+        used.grow()
+        assert first.go_on()
+        assert begun.wait(5)
+        thread.join()
