@@ -185,7 +185,7 @@ def main() -> None:
 def _data(sections: list[dict[str, Any]], on_simulated: str) -> str:
     """The data file: a row a line, so that a change shows in a diff."""
     cited = sorted({row[-1] for section in sections for row in section["rows"]})
-    head = {"schema": "accuracy/1", "engine_version": ENGINE_VERSION, "simulated": on_simulated}
+    head: dict[str, Any] = {"schema": "accuracy/1", "engine_version": ENGINE_VERSION, "simulated": on_simulated}
     head |= {"cited": [{"text": text, "url": link_of(text)} for text in cited]}
     places = {text: place for place, text in enumerate(cited)}
     written = []

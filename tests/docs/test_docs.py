@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from app.domain.cards import CARDS
+from app.catalog.glossary import load_symbols, load_terms
 from app.domain.sources import SOURCES
-from bench.method import load_all, pages
+from app.services.method.figures import all_cards
+from bench.method import glossary, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,11 +21,17 @@ def test_method_pages_are_current(name: str) -> None:
     assert (ROOT / "docs" / "method" / name).read_text() == pages()[name]
 
 
+def test_the_glossary_is_current() -> None:
+    """docs/glossary.md is what the data says; every symbol of an equation is explained, and nothing else."""
+    assert (ROOT / "docs" / "glossary.md").read_text() == glossary()
+    assert len({word.key for word in load_terms()}) == len(load_terms())
+    assert set(load_symbols()) == {name for card in all_cards().values() for name in card.named}
+
+
 def test_every_card_cites_and_computes() -> None:
     """Each card has a registered source, an equation in its own arguments and a sentence of explanation."""
-    load_all()
-    assert len(CARDS) > 30
-    for card in CARDS.values():
+    assert len(all_cards()) > 30
+    for card in all_cards().values():
         assert card.source in SOURCES
         assert card.doc
         assert re.search(r"[A-Za-z]", card.equation)

@@ -115,9 +115,7 @@ def life(slug: str) -> Life:
         raise NotFoundError(f"there is no strategy {slug[:80]!r}; there are {', '.join(slugs)}")
     strategy = slugs[slug]
     worked = evaluate(_example(slug, strategy))
-    return Life(
-        slug=slug, strategy=strategy, worked=worked, candidate=worked.candidate, divided=_divided(worked), moments=_moments(worked)
-    )
+    return Life(slug=slug, strategy=strategy, worked=worked, candidate=worked.candidate, divided=_divided(worked), moments=_moments(worked))
 
 
 def _example(slug: str, strategy: Strategy) -> Example:
