@@ -7,6 +7,7 @@ from pathlib import Path
 
 from app.catalog.glossary import load_symbols, load_terms
 from app.domain.cards import Card
+from app.domain.parallel.deepspeed_names import COUNTERPARTS
 from app.domain.parallel.fsdp_names import CALLS, KEYS, SHARDINGS
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.sources import SOURCES
@@ -31,6 +32,7 @@ def pages() -> dict[str, str]:
     out = {f"{room}.md": _page(room, cards) for room, cards in rooms.items()}
     out["strategies.md"] = _strategies()
     out["fsdp_names.md"] = _fsdp_names()
+    out["deepspeed_names.md"] = _deepspeed_names()
     return out
 
 
@@ -89,6 +91,19 @@ def _fsdp_names() -> str:
     for title, rows in (("Keys of accelerate", KEYS), ("In Python", CALLS)):
         lines += ["", f"## {title}", "", "| FSDP1 | FSDP2 | remarks |", "|---|---|---|"]
         lines += [f"| {_code(r.fsdp1)} | {_code(r.fsdp2)} | {r.note} |" for r in rows]
+    return "\n".join([*lines, ""])
+
+
+def _deepspeed_names() -> str:
+    """DeepSpeed and FSDP2 side by side."""
+    lines = [
+        "# DeepSpeed and FSDP2",
+        "",
+        "Generated from `app/domain/parallel/deepspeed_names.py` by `make bench ARGS=method`; do not edit.",
+        "",
+    ]
+    lines += ["| DeepSpeed | FSDP2 | remarks |", "|---|---|---|"]
+    lines += [f"| {_code(r.deepspeed)} | {_code(r.fsdp2)} | {r.note} |" for r in COUNTERPARTS]
     return "\n".join([*lines, ""])
 
 

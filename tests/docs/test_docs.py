@@ -15,7 +15,9 @@ from bench.method import glossary, pages
 ROOT = Path(__file__).resolve().parents[2]
 
 
-@pytest.mark.parametrize("name", ["checkpoint.md", "fsdp_names.md", "memory.md", "traffic.md", "speed.md", "strategies.md"])
+@pytest.mark.parametrize(
+    "name", ["checkpoint.md", "deepspeed_names.md", "fsdp_names.md", "memory.md", "traffic.md", "speed.md", "strategies.md"]
+)
 def test_method_pages_are_current(name: str) -> None:
     """docs/method is what the cards say today; `make bench ARGS=method` rewrites it."""
     assert (ROOT / "docs" / "method" / name).read_text() == pages()[name]
