@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
 from app.catalog.glossary import load_symbols
-from app.domain.cards import Card
-from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
+from app.domain.cards import CARDS, Card
+from app.domain.memory.moments import IN_BLOCKS, MOMENT_LABELS, MOMENTS
 from app.domain.sources import source
 from app.domain.units import GIB, format_gib, format_number
 from app.services.method.examples import work
@@ -149,7 +149,7 @@ def href(key: str) -> str:
 def room_view(name: str) -> dict[str, Any]:
     """A page of cards."""
     room, found = ROOMS[name], figures()
-    cards = [(key, card, found[key]) for key, card in all_cards().items() if room_of(key) == name]
+    cards = sorted(((key, card, found[key]) for key, card in all_cards().items() if room_of(key) == name), key=_in_order(room.example))
     sections: list[list[dict[str, Any]]] = [[] for _ in room.parts]
     for key, card, figure in cards:
         place = next(n for n, part in enumerate(room.parts) if part.holds(key, figure))
@@ -166,6 +166,13 @@ def room_view(name: str) -> dict[str, Any]:
         "example": example_view(room.example),
         "examples": [example_view(key) for key in examples],
     }
+
+
+def _in_order(example: str) -> Callable[[tuple[str, Card, Figure]], tuple[int, bool, int]]:
+    """Terms of one colour together, those of the page's own example first, each as the code has them."""
+    categories = {category: place for place, category in enumerate(charts.CATEGORIES)}
+    written = {key: place for place, key in enumerate(CARDS)}
+    return lambda c: (categories.get(c[2].category, len(categories)), c[2].example != example, written[c[0]])
 
 
 def example_view(key: str) -> dict[str, str]:
@@ -231,8 +238,18 @@ def alive_words(alive: Sequence[tuple[str, float]]) -> str:
         return "at every moment"
     if whole == list(MOMENTS[1:]) and len(alive) == len(whole):
         return "from the first forward on"
-    words = (MOMENT_LABELS[moment] + ("" if share == 1 else f" ({format_number(100 * share)} %)") for moment, share in alive)
+    words = [MOMENT_LABELS[moment] + _share(share) for moment, share in alive]
+    blocks = [MOMENT_LABELS[moment] for moment in IN_BLOCKS]
+    if all(block in words for block in blocks):
+        first = words.index(blocks[0])
+        words[first : first + len(blocks)] = ["backward of the blocks"]
     return ", ".join(words)
+
+
+def _share(share: float) -> str:
+    if share == 1:
+        return ""
+    return f" ({format_number(share)} ×)" if share > 1 else f" ({format_number(100 * share)} %)"
 
 
 def _rule(rule: Rule) -> dict[str, Any]:

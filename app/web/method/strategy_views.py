@@ -15,7 +15,7 @@ WHOLE = {"none": "whole on every rank", "all": "divided over all ranks", "group"
 _GATHERS = {
     0: "Parameters are whole on every rank, so nothing is gathered to compute.",
     1: "Each unit is gathered once in every micro-step, in forward, and stays whole until its backward.",
-    2: "Each unit is gathered twice in every micro-step, for forward and again for backward, and freed in between.",
+    2: "Each unit is gathered twice in every micro-step, for forward and again for backward, unless it is kept for reuse in between.",
 }
 _REDUCES = {
     ("all_reduce", False): "Gradients are all-reduced once a step, when the last micro-step's backward has them.",
