@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from playwright.sync_api import expect
 
@@ -43,7 +45,7 @@ def test_method_pages_fit_and_can_be_read(open_page: OpenPage, path: str, width:
     levels = page.evaluate(HEADINGS)
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
 
 
 @pytest.mark.parametrize("script", [True, False], ids=["script", "no-script"])

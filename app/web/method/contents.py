@@ -54,5 +54,5 @@ def _figures() -> dict[str, str]:
         "step": seconds(time.step_s),
         "compute": seconds(time.compute_s),
         "exposed": seconds(time.exposed_communication_s),
-        "update": seconds(time.optimizer_s),
+        "optimizer": seconds(time.optimizer_s),
     }
