@@ -11,12 +11,13 @@ from app.services.method.lives import Held, Life, LifeMoment, life, lives
 from app.web import charts
 from app.web.method.rooms import amount, href, plan_href
 
-WHOLE = {"none": "whole on every rank", "all": "divided over all ranks", "group": "divided over the shard group"}
+WHOLE = {"none": "whole", "all": "over all ranks", "group": "over the shard group"}
 _GATHERS = {
     0: "Parameters are whole on every rank, so nothing is gathered to compute.",
     1: "Each unit is gathered once in every micro-step, in forward, and stays whole until its backward.",
-    2: "Each unit is gathered twice in every micro-step, for forward and again for backward, unless it is kept for reuse in between.",
+    2: "Each unit is gathered twice in every micro-step, for forward and again for backward, and freed in between.",
 }
+_REUSES = "Each unit is gathered for forward and again for backward in every micro-step, unless its next use is near enough to keep it."
 _REDUCES = {
     ("all_reduce", False): "Gradients are all-reduced once a step, when the last micro-step's backward has them.",
     ("all_reduce", True): "Gradients are all-reduced in every micro-step, and each rank keeps its part.",
@@ -91,7 +92,8 @@ def _row(one: Life) -> dict[str, Any]:
 
 
 def _sentences(s: Strategy) -> list[str]:
-    return [_GATHERS[s.gathers], _REDUCES[s.reduce_op, s.reduces_each_micro_step], _STEPS[s.gathers_after_step]]
+    gathers = _REUSES if s.framework == "deepspeed" and s.gathers == 2 else _GATHERS[s.gathers]
+    return [gathers, _REDUCES[s.reduce_op, s.reduces_each_micro_step], _STEPS[s.gathers_after_step]]
 
 
 def _moment(moment: LifeMoment, top: float) -> dict[str, Any]:
