@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from app.catalog.data import document
 from app.catalog.glossary import load_symbols, load_terms
 from app.domain.sources import SOURCES
 from app.services.method.figures import all_cards
@@ -28,6 +29,18 @@ def test_the_glossary_is_current() -> None:
     assert (ROOT / "docs" / "glossary.md").read_text() == glossary()
     assert len({word.key for word in load_terms()}) == len(load_terms())
     assert set(load_symbols()) == {name for card in all_cards().values() for name in card.named}
+
+
+def test_accuracy_and_its_data_are_of_one_run() -> None:
+    """docs/accuracy.md and the data behind /method/accuracy come from `make bench ARGS=accuracy` under the same engine."""
+    page, data = (ROOT / "docs" / "accuracy.md").read_text(), document("accuracy")
+    assert f"Engine {data['engine_version']}." in page
+    assert data["simulated"] in page
+    for section in data["sections"]:
+        part = page.split(f"## {section['title']}\n")[1].split("\n## ")[0]
+        assert section["verdicts"] in part or section["unit"] == "bytes"
+        assert all(f"| {family['family']} | {family['rows']} | " in part for family in section["families"])
+        assert f"Median over all rows: {section['pooled_median_error_frac']:.1%}." in part
 
 
 def test_every_card_cites_and_computes() -> None:
