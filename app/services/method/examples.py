@@ -10,6 +10,7 @@ from typing import Any
 from app.domain.checkpoint.plan import checkpoint_plan
 from app.domain.checkpoint.result import CheckpointPlan
 from app.domain.plan import Candidate
+from app.domain.search.budget import Budget
 from app.domain.search.evaluate import Evaluation, with_best_sizes
 from app.domain.search.objective import nearest
 from app.domain.search.planner import best_of, try_pools
@@ -89,7 +90,7 @@ def evaluate(example: Example) -> Worked:
     """Judge a request as the planner does, and keep the lines behind its answer."""
     resolved = resolve(PlanRequest.model_validate(example.body))
     question = resolved.question
-    found, chosen = best_of(try_pools(question), question.objective)
+    found, chosen = best_of(try_pools(question, Budget()), question.objective)
     evaluation, places = found.show([nearest(found.table) if chosen is None else chosen])
     return Worked(example=example, resolved=resolved, evaluation=evaluation, place=with_best_sizes(evaluation, places[0]))
 
