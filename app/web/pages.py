@@ -21,6 +21,7 @@ from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
 from app.web.forms import Form, FormError, read_form, to_fields
+from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
 from app.web.problems import Problem, prefers_html
 from app.web.rendering import page
@@ -31,6 +32,7 @@ router = APIRouter()
 router.include_router(saved_pages.router)
 router.include_router(catalog_pages.router)
 router.include_router(docs_page.router)
+router.include_router(method_pages.router)
 
 OWN_FIELDS = ("name", "note", "key")
 """Fields of the save form that are not of the plan."""
