@@ -26,6 +26,7 @@ from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
 from app.web import api, compare_pages, health, middleware, pages, problems
+from app.web.assets import VendoredFiles
 from app.web.schemas import EXAMPLE_REQUEST
 
 
@@ -60,6 +61,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.include_router(pages.router)
     app.include_router(api.router)
     app.include_router(health.router)
+    app.mount("/static/vendor", VendoredFiles(directory=resource_dir("static") / "vendor"), name="vendor")
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)

@@ -21,7 +21,7 @@ from app.services.document import checkpoint_document, plan_document
 from app.services.releases import release_warnings
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
-from app.services.turns import Turns
+from app.services.turns import PLANNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,6 @@ class PlanLabel:
 
 
 _UNSAVED = PlanLabel()
-_TURNS = Turns(2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +66,7 @@ class Answer:
 
 def answer(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UNSAVED) -> Answer:
     """Plan as ``planned`` does, and count the plan."""
-    with _TURNS.taken():
+    with PLANNING.taken():
         made = planned(request, hub, label)
     count_plan(made.plan.verdict, made.plan.candidates, ((rejection.reason, rejection.count) for rejection in made.plan.rejected))
     return made

@@ -44,3 +44,7 @@ class Turns:
                 self._waiting.popleft().release()
             else:
                 self._free += 1
+
+
+PLANNING = Turns(2)
+"""Shared by everything that plans for a request."""

@@ -6,6 +6,7 @@ import re
 from typing import Annotated, cast
 
 from fastapi import Depends, Request
+from starlette.datastructures import UploadFile
 
 from app.domain.errors import FieldError
 from app.ingest.hub import Hub
@@ -52,7 +53,14 @@ async def json_only(request: Request) -> None:
     raise MediaTypeError(f"{msg}; {hint}", (FieldError(("Content-Type",), msg, hint),))
 
 
+async def get_posted(request: Request) -> list[tuple[str, str]]:
+    """Fields of a posted form; uploads are not fields."""
+    form = await request.form()
+    return [(name, text) for name, text in form.multi_items() if not isinstance(text, UploadFile)]
+
+
 HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]
+Posted = Annotated[list[tuple[str, str]], Depends(get_posted)]
