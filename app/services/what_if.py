@@ -157,7 +157,8 @@ class _Moved:
 
     @classmethod
     def of(cls, request: PlanRequest, settings: Mapping[str, Any], hub: Hub | None) -> _Moved:
-        members, joined = (0,), None
+        members: tuple[int, ...] = (0,)
+        joined: Pool | None = None
         if len(request.cluster.pools) > 1:
             chosen = _pool_used(resolve(pinned(request, settings), hub), settings)
             members, joined = chosen.members, chosen if len(chosen.members) > 1 else None

@@ -18,7 +18,7 @@ from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan
 from app.services.turns import PLANNING
-from app.services.what_if import curve, pins_of
+from app.services.what_if import Curve, Variable, curve, pins_of
 from app.web.deps import HubDep, Posted, SavedPlansDep
 from app.web.figures import CURVES, NAMES, OF_DOCUMENT, Canvas, Figure, what_if
 from app.web.figures.drawing import png, svg
@@ -110,8 +110,7 @@ def _chart(request: Request, asked: tuple[str, str, Theme, int], pairs: list[tup
     if name in OF_DOCUMENT:
         figure = OF_DOCUMENT[name](document, canvas)
     else:
-        found = curve(question, document["recommended"]["settings"], CURVES[name], hub)
-        figure = what_if(found, canvas, engine_version=ENGINE_VERSION)
+        figure = what_if(_curve(question, document, CURVES[name], hub), canvas, engine_version=ENGINE_VERSION)
     return _respond(request, figure, kind, theme, back=f"/?{urlencode(fields)}")
 
 
@@ -160,6 +159,18 @@ def _respond(request: Request, figure: Figure, kind: str, theme: Theme, *, back:
 def _query(request: Request) -> str:
     """Fields of the plan in the address of a chart."""
     return urlencode([pair for pair in request.query_params.multi_items() if pair[0] not in OWN_FIELDS])
+
+
+def _curve(question: PlanRequest, document: Mapping[str, Any], variable: Variable, hub: Hub | None) -> Curve:
+    """A curve of the answer; kept like the document, for the image, the table and the page of one chart."""
+    if question.model.hf_id:
+        return curve(question, document["recommended"]["settings"], variable, hub)
+    return _curve_of_json(question.model_dump_json(), variable)
+
+
+@lru_cache(maxsize=32)
+def _curve_of_json(question: str, variable: Variable) -> Curve:
+    return curve(PlanRequest.model_validate_json(question), _of_json(question)["recommended"]["settings"], variable)
 
 
 def _document(question: PlanRequest, hub: Hub | None) -> Mapping[str, Any]:

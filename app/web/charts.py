@@ -106,12 +106,13 @@ def moment_bars(gpu: dict[str, Any]) -> tuple[tuple[str, str, bool, Bar], ...]:
     """What is allocated at each moment: name, total, whether it is the peak, and a bar on one common scale."""
     moments = [m for m in gpu["moments"] if m["allocated_bytes"]]
     capacity = gpu["capacity_bytes"]
-    top = max(capacity, *(m["allocated_bytes"] for m in moments)) * 1.01
+    top = max(capacity, *(m["allocated_bytes"] for m in moments))
+    limit = _mark(capacity, top, "") if top > capacity else None
     rows = []
     for moment in moments:
         segments = _stack(_by_category(moment["terms"]), top, format_gib)
         total = format_gib(moment["allocated_bytes"])
-        bar = Bar(title=f"{moment['name']}: {total}", segments=segments, total=total, limit=_mark(capacity, top, ""))
+        bar = Bar(title=f"{moment['name']}: {total}", segments=segments, total=total, limit=limit)
         rows.append((moment["name"], total, moment["name"] == gpu["peak_moment"], bar))
     return tuple(rows)
 

@@ -50,21 +50,21 @@ def _marks(points: list[dict[str, Any]]) -> list[Spec]:
     listed = list(reversed(points))
     x, y = {"field": "gib", "type": "quantitative"}, {"field": "tokens_per_s_per_gpu", "type": "quantitative"}
     link = {"href": {"field": "href"}} if all(point["href"] for point in points) else {}
-    role = {"field": "role", "type": "nominal"}
+    role, hand = {"field": "role", "type": "nominal"}, {"cursor": "pointer"} if link else {}
     return [
         {
             "data": {"values": listed},
-            "mark": {"type": "point", "filled": True, "opacity": 1, "stroke": "@ink", "strokeWidth": 1.5} | ({"cursor": "pointer"} if link else {}),
+            "mark": {"type": "point", "filled": True, "opacity": 1, "stroke": "@ink", "strokeWidth": 1.5} | hand,
             "encoding": {
                 "x": x, "y": y,
                 "shape": role | {"scale": {"domain": ["recommended", "alternative"], "range": ["diamond", "circle"]}},
                 "color": role | {"scale": {"domain": ["recommended", "alternative"], "range": ["@primary", "@panel"]}},
-                "size": role | {"scale": {"domain": ["recommended", "alternative"], "range": [520, 330]}, "legend": None},
+                "size": {"field": "size", "type": "quantitative", "scale": None},
             } | described("about") | link,
         },
         {
             "data": {"values": listed},
-            "mark": {"type": "text", "fontSize": 11, "fontWeight": 600, "aria": False} | ({"cursor": "pointer"} if link else {}),
+            "mark": {"type": "text", "fontSize": 11, "fontWeight": 600, "aria": False} | hand,
             "encoding": {
                 "x": x, "y": y, "text": {"field": "number"},
                 "color": role | {"scale": {"domain": ["recommended", "alternative"], "range": ["@on-primary", "@ink"]}, "legend": None},
@@ -78,7 +78,7 @@ def _point(number: int, candidate: Document, canvas: Canvas) -> dict[str, Any]:
     label = plan_label(candidate["settings"])
     role = "recommended" if number == 1 else "alternative"
     return {
-        "number": number, "plan": label, "role": role, "bytes": size, "gib": size / GIB, "tokens_per_s_per_gpu": rate,
+        "number": number, "plan": label, "role": role, "size": 520 if number == 1 else 330, "bytes": size, "gib": size / GIB, "tokens_per_s_per_gpu": rate,
         "verdict": candidate["verdict"].replace("_", " "), "href": canvas.links[number - 1] if canvas.links else "",
         "about": f"{number}, {role}: {label}, {format_gib(size)}, {format_number(rate)} tokens/s per GPU",
     }  # fmt: skip

@@ -11,7 +11,8 @@ from app.web.figures.style import CHARACTER_PX, IN_BAR, axis, described, rule
 
 CATEGORIES = ("parameters", "gradients", "optimizer_states", "adapters", "activations", "logits", "buffers", "overhead")
 _VARIABLES = {"optimizer_states": "optimizer"}
-_LABELS_PX, _TOTAL_PX, _BAND_PX = 150, 72, 30
+_TOTAL_PX, _BAND_PX = 72, 30
+_LABELS_PX, _LABELS_FRAC = 230, 0.33
 
 
 def memory(document: Document, canvas: Canvas) -> Figure:
@@ -21,7 +22,9 @@ def memory(document: Document, canvas: Canvas) -> Figure:
     bars = [(device, gpu["terms"], gpu["device_bytes"])]
     bars += [(m["name"], m["terms"], m["allocated_bytes"]) for m in gpu["moments"] if m["allocated_bytes"]]
     top = 1.02 * max(gpu["capacity_bytes"], *(total for _, _, total in bars)) / GIB
-    plot = max(120, canvas.px - _LABELS_PX - _TOTAL_PX)
+    labels = min(_LABELS_PX, round(_LABELS_FRAC * canvas.px))
+    plot = max(120, canvas.px - labels - _TOTAL_PX)
+    y = {"field": "moment", "type": "nominal", "sort": None, "axis": axis(None, labelLimit=labels - 10, ticks=False)}
     parts = [part for name, terms, _ in bars for part in _parts(name, terms, plot / top)]
     totals = [{"moment": name, "gib": total / GIB, "label": format_gib(total)} for name, _, total in bars]
     biggest = max(gpu["terms"], key=lambda term: int(term["bytes"]))
@@ -29,19 +32,18 @@ def memory(document: Document, canvas: Canvas) -> Figure:
     spec: Spec = {
         "width": plot,
         "height": {"step": _BAND_PX},
-        "encoding": {"y": {"field": "moment", "type": "nominal", "sort": None, "axis": axis(None, labelLimit=_LABELS_PX - 10, ticks=False)}},
         "layer": [
-            _bars(parts, top),
+            _bars(parts, top, y, max(2, plot // 120)),
             {
                 "data": {"values": [part for part in parts if part["text"]]},
                 "mark": {"type": "text", "aria": False, "align": "left", "dx": 5},
-                "encoding": {"x": {"field": "from", "type": "quantitative"}, "text": {"field": "text"},
+                "encoding": {"x": {"field": "from", "type": "quantitative"}, "y": y, "text": {"field": "text"},
                              "color": {"field": "ink", "type": "nominal", "scale": None}},
             },
             {
                 "data": {"values": totals},
                 "mark": {"type": "text", "align": "left", "aria": False, "x": plot + 6},
-                "encoding": {"text": {"field": "label"}},
+                "encoding": {"y": y, "text": {"field": "label"}},
             },
             *rule(gpu["capacity_bytes"] / GIB, "x", f"{capacity} usable"),
         ],
@@ -56,19 +58,19 @@ def memory(document: Document, canvas: Canvas) -> Figure:
     )  # fmt: skip
 
 
-def _bars(parts: list[dict[str, Any]], top: float) -> Spec:
+def _bars(parts: list[dict[str, Any]], top: float, y: Spec, columns: int) -> Spec:
     found = [category for category in CATEGORIES if any(part["key"] == category for part in parts)]
     colour = {
         "field": "category", "type": "nominal",
         "scale": {"domain": [c.replace("_", " ") for c in found], "range": [f"@{_VARIABLES.get(c, c)}" for c in found]},
-        "legend": {"columns": 4},
+        "legend": {"columns": columns},
     }  # fmt: skip
     return {
         "data": {"values": parts},
         "mark": {"type": "bar", "height": {"band": 0.8}, "stroke": "@bg", "strokeWidth": 1},
         "encoding": {
             "x": {"field": "from", "type": "quantitative", "scale": {"domain": [0, top], "nice": False}, "axis": axis("GiB", tickCount=6)},
-            "x2": {"field": "to"}, "color": colour,
+            "x2": {"field": "to"}, "y": y, "color": colour,
             "fillOpacity": {"field": "opacity", "type": "quantitative", "scale": None, "legend": None},
         } | described("about"),
     }  # fmt: skip

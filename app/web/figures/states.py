@@ -43,7 +43,7 @@ def states(document: Document, canvas: Canvas) -> Figure:
             },
             {
                 "data": {"values": [mine | {"label": "this plan"}]},
-                "mark": {"type": "text", "align": "left", "dx": 10, "fontWeight": 600, "aria": False},
+                "mark": {"type": "text", "align": "left", "dx": 8, "dy": -10, "fontWeight": 600, "aria": False},
                 "encoding": _at() | {"text": {"field": "label"}},
             },
         ],
@@ -64,8 +64,8 @@ def _lines(points: list[dict[str, Any]]) -> Spec:
     encoding = {
         "x": {"field": "ranks", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
               "axis": axis("ranks", format=",d", labelOverlap="greedy", tickCount=8)},
-        "y": {"field": "gib", "type": "quantitative", "scale": {"type": "log", "nice": False, "zero": False},
-              "axis": axis("states of one GPU, GiB", format="~r", tickCount=5)},
+        "y": {"field": "gib", "type": "quantitative", "scale": {"type": "log", "nice": False},
+              "axis": axis("states of one GPU, GiB", format="~r", values=[10.0**n for n in range(-6, 6)])},
         "color": line | {"scale": {"domain": words, "range": list(_COLOURS.values())}, "legend": None},
         "strokeDash": line | {"scale": {"domain": words, "range": [dash for _, dash in LINES.values()]}, "legend": None},
     }  # fmt: skip

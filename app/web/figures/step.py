@@ -15,7 +15,9 @@ _PARTS = (
     ("offload traffic", "offload_s", "offload"),
 )
 _HIDDEN = "hidden communication"
-_LABELS_PX, _TOTAL_PX, _BAND_PX = 110, 64, 34
+_LABELS_PX, _TOTAL_PX, _BAND_PX = 110, 16, 46
+_INTERVAL_PX = 20
+"""Between the middle of the bar and its 90 % interval."""
 
 
 def step(document: Document, canvas: Canvas) -> Figure:
@@ -34,7 +36,7 @@ def step(document: Document, canvas: Canvas) -> Figure:
             at += time[key]
     if hidden or exposed:
         start = max(0.0, time["compute_s"] - hidden)
-        parts += [_part("communication", (_HIDDEN, "communication"), (start, hidden), plot / top)] if hidden else []
+        parts += [_part("communication", (_HIDDEN, "strong-line"), (start, hidden), plot / top)] if hidden else []
         parts += (
             [_part("communication", ("exposed communication", "communication"), (start + hidden, exposed), plot / top)] if exposed else []
         )
@@ -60,13 +62,13 @@ def _spec(parts: list[dict[str, Any]], interval: tuple[float, float], top: float
         "layer": [
             {
                 "data": {"values": parts},
-                "mark": {"type": "bar", "height": {"band": 0.75}, "stroke": "@bg", "strokeWidth": 1},
+                "mark": {"type": "bar", "height": {"band": 0.55}, "stroke": "@bg", "strokeWidth": 1},
                 "encoding": {
                     "x": {"field": "from", "type": "quantitative", "scale": {"domain": [0, top], "nice": False},
                           "axis": axis("seconds", tickCount=6)},
                     "x2": {"field": "to"},
-                    "color": {"field": "part", "type": "nominal", "scale": {"domain": names, "range": [colours[n] for n in names]}},
-                    "fillOpacity": {"field": "opacity", "type": "quantitative", "scale": None, "legend": None},
+                    "color": {"field": "part", "type": "nominal", "scale": {"domain": names, "range": [colours[n] for n in names]},
+                              "legend": {"columns": max(1, plot // 170)}},
                 } | described("about"),
             },
             {
@@ -77,8 +79,13 @@ def _spec(parts: list[dict[str, Any]], interval: tuple[float, float], top: float
             },
             {
                 "data": {"values": [{"row": "step", "low": low, "high": high, "about": about}]},
-                "mark": {"type": "rule", "color": "@ink", "strokeWidth": 1.5, "yOffset": 15},
+                "mark": {"type": "rule", "color": "@ink", "strokeWidth": 1.5, "yOffset": _INTERVAL_PX},
                 "encoding": {"x": {"field": "low", "type": "quantitative"}, "x2": {"field": "high"}} | described("about"),
+            },
+            {
+                "data": {"values": [{"row": "step", "low": low, "label": "90 % interval"}]},
+                "mark": {"type": "text", "align": "right", "dx": -6, "yOffset": _INTERVAL_PX, "color": "@soft", "aria": False},
+                "encoding": {"x": {"field": "low", "type": "quantitative"}, "text": {"field": "label"}},
             },
         ],
         "resolve": {"scale": {"color": "independent"}},
@@ -89,9 +96,8 @@ def _part(row: str, kind: tuple[str, str], span: tuple[float, float], px_per_s: 
     (name, colour), (at, size) = kind, span
     text = f"{name} {seconds(size)}"
     texts = [t for t in (text, name, seconds(size)) if len(t) * CHARACTER_PX + 12 <= size * px_per_s]
-    light = name == _HIDDEN
+    ink = {"strong-line": "@ink", "compute": "@on-deep"}.get(colour, IN_BAR)
     return {
-        "row": row, "part": name, "colour": colour, "seconds": size, "from": at, "to": at + size, "opacity": 0.45 if light else 1,
-        "text": texts[0] if texts else "", "ink": "@ink" if light else "@on-deep" if colour == "compute" else IN_BAR,
-        "about": f"{row}: {text}",
+        "row": row, "part": name, "colour": colour, "seconds": size, "from": at, "to": at + size, "text": texts[0] if texts else "",
+        "ink": ink, "about": f"{row}: {text}",
     }  # fmt: skip

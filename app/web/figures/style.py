@@ -46,7 +46,7 @@ def themed(figure: Figure, theme: Theme) -> Spec:
 
 def variables() -> str:
     """A style element for a drawing with CSS variables: its colours in both schemes."""
-    blocks = [";".join(f"--{name}:{value}" for name, value in palette(theme).items()) for theme in ("light", "dark")]  # type: ignore[arg-type]
+    blocks = [";".join(f"--{name}:{value}" for name, value in palette(theme).items()) for theme in ("light", "dark")]
     return f"<style>:root{{{blocks[0]}}}@media (prefers-color-scheme:dark){{:root{{{blocks[1]}}}}}</style>"
 
 
@@ -89,18 +89,22 @@ def _config() -> Spec:
         "font": FONT,
         "view": {"stroke": None},
         "axis": quiet | text | {"gridDash": [1, 0]},
-        "legend": {"labelColor": "@ink", "labelFontSize": 12, "title": None, "orient": "top", "symbolType": "square", "symbolSize": 110},
+        "legend": {"labelColor": "@ink", "labelFontSize": 12, "title": None, "orient": "top", "symbolSize": 110},
         "title": {"color": "@ink", "fontSize": 14, "fontWeight": 600, "offset": 12},
         "text": {"color": "@ink", "fontSize": 12},
     }
 
 
-def _coloured(node: Any, colours: Mapping[str, str]) -> Any:
+def _coloured(node: Spec, colours: Mapping[str, str]) -> Spec:
     """A copy with ``@name`` replaced wherever it is a whole value."""
+    return {key: _replaced(value, colours) for key, value in node.items()}
+
+
+def _replaced(node: Any, colours: Mapping[str, str]) -> Any:
     if isinstance(node, dict):
-        return {key: _coloured(value, colours) for key, value in node.items()}
+        return _coloured(node, colours)
     if isinstance(node, (list, tuple)):
-        return [_coloured(value, colours) for value in node]
+        return [_replaced(value, colours) for value in node]
     if isinstance(node, str) and node.startswith("@"):
         return colours[node[1:]]
     return node

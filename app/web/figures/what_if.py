@@ -20,6 +20,7 @@ _COLUMNS = (
     "device bytes", "GPU overrun bytes", "tokens/s", "tokens/s per GPU", "step s", "micro-batch", "accumulation", "global batch", "verdict",
 )  # fmt: skip
 _AXIS_PX, _HEIGHT = 64, 130
+_CROSS = "M-.7,-.7L.7,.7M-.7,.7L.7,-.7"
 HEIGHT = 2 * _HEIGHT + 110
 """Of the drawing, in CSS pixels."""
 
@@ -47,6 +48,7 @@ def what_if(curve: Curve, canvas: Canvas, *, engine_version: str, saved_with: st
             {"width": width, "height": _HEIGHT, "layer": _speed(points, curve, rate)},
         ],
         "spacing": 14,
+        "resolve": {"scale": {"color": "independent", "shape": "independent"}},
         "usermeta": {"engine_version": engine_version},
     }
     return Figure(
@@ -58,7 +60,7 @@ def what_if(curve: Curve, canvas: Canvas, *, engine_version: str, saved_with: st
 def _memory(points: list[dict[str, Any]], curve: Curve) -> list[Spec]:
     capacity = curve.capacity_bytes / GIB
     top = max(1.15 * capacity, min(2.5 * capacity, 1.05 * max(p["gib"] for p in points)))
-    y = {"field": "gib", "type": "quantitative", "scale": {"domain": [0, top], "nice": False, "clamp": True},
+    y = {"field": "gib", "type": "quantitative", "scale": {"domain": [0, top], "nice": False},
          "axis": axis("GiB of one GPU", tickCount=4)}  # fmt: skip
     limit = rule(capacity, "y", f"{format_gib(curve.capacity_bytes)} usable", align="left")
     return [*_curve(points, curve, y, labels=False), *limit, *_edge(curve, named=True)]
@@ -66,31 +68,35 @@ def _memory(points: list[dict[str, Any]], curve: Curve) -> list[Spec]:
 
 def _speed(points: list[dict[str, Any]], curve: Curve, rate: str) -> list[Spec]:
     title = "tokens/s" if rate == "tokens_per_s" else "tokens/s per GPU"
-    y = {"field": rate, "type": "quantitative", "scale": {"zero": True}, "axis": axis(title, tickCount=4, format="~s")}
+    y = {"field": rate, "type": "quantitative", "scale": {"zero": True}, "axis": axis(title, tickCount=4, format=",.0f")}
     return [*_curve(points, curve, y, labels=True), *_edge(curve, named=False)]
 
 
 def _curve(points: list[dict[str, Any]], curve: Curve, y: Spec, *, labels: bool) -> list[Spec]:
-    """A line with its points: filled circles fit, crosses do not, the diamond is the plan."""
+    """A line with its points: circles fit, crosses do not, the diamond is the plan."""
     title = _AXES[curve.variable] if labels else None
     x = {
         "field": "value", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
         "axis": axis(title, format=",d", labels=labels, ticks=labels, values=_ticks(curve), labelOverlap="greedy", grid=False),
     }  # fmt: skip
-    role = {"field": "role", "type": "nominal"}
-    domain = ["this plan", "fits", "does not fit"]
-    legend = {"legend": None} if labels else {"legend": {"symbolType": "circle"}}
+    marked = {"field": "role", "type": "nominal"}
+    legend = None if labels else {"orient": "top", "symbolStrokeWidth": 2, "symbolSize": 60}
+    domain, here = ["fits", "does not fit"], [point for point in points if point["here"]]
+    others = {
+        "x": x, "y": y, "shape": marked | {"scale": {"domain": domain, "range": ["circle", _CROSS]}, "legend": legend},
+        "color": marked | {"scale": {"domain": domain, "range": ["@fits", "@bad"]}, "legend": legend},
+    }  # fmt: skip
+    line = {"type": "line", "color": "@soft", "strokeWidth": 1.5, "aria": False, "clip": True}
+    point = {"type": "point", "opacity": 1, "strokeWidth": 2, "size": 40, "clip": True}
     return [
-        {"data": {"values": points}, "mark": {"type": "line", "color": "@soft", "strokeWidth": 1.5, "aria": False},
-         "encoding": {"x": x, "y": y}},
-        {"data": {"values": points}, "mark": {"type": "point", "filled": True, "opacity": 1, "strokeWidth": 2},
-         "encoding": {
-             "x": x, "y": y, "shape": role | {"scale": {"domain": domain, "range": ["diamond", "circle", "M-.7,-.7L.7,.7M-.7,.7L.7,-.7"]}} | legend,
-             "color": role | {"scale": {"domain": domain, "range": ["@primary", "@fits", "@bad"]}},
-             "stroke": role | {"scale": {"domain": domain, "range": ["@primary", "@fits", "@bad"]}, "legend": None},
-             "size": role | {"scale": {"domain": domain, "range": [150, 45, 60]}, "legend": None},
-         } | described("about")},
-    ]  # fmt: skip
+        {"data": {"values": points}, "mark": line, "encoding": {"x": x, "y": y}},
+        {"data": {"values": points}, "mark": point, "encoding": others | described("about")},
+        {
+            "data": {"values": here},
+            "mark": {"type": "point", "shape": "diamond", "filled": True, "opacity": 1, "size": 170, "color": "@primary", "clip": True},
+            "encoding": {"x": x, "y": y} | described("about"),
+        },
+    ]
 
 
 def _edge(curve: Curve, *, named: bool) -> list[Spec]:
@@ -111,13 +117,13 @@ def _ticks(curve: Curve) -> list[int]:
 
 
 def _point(point: Point, curve: Curve) -> dict[str, Any]:
-    role = "this plan" if point.value == curve.at else "fits" if point.fits else "does not fit"
     rate = f"{format_number(point.tokens_per_s_per_gpu)} tokens/s per GPU"
-    word = "fits" if point.fits else "does not fit"
+    here, word = point.value == curve.at, "fits" if point.fits else "does not fit"
+    said = f"{point.value:,} {_UNITS[curve.variable]}: {format_gib(point.device_bytes)}, {rate}, {word}"
     return {
         "value": point.value, "bytes": point.device_bytes, "gib": point.device_bytes / GIB, "tokens_per_s": point.tokens_per_s,
-        "tokens_per_s_per_gpu": point.tokens_per_s_per_gpu, "role": role,
-        "about": f"{point.value:,} {_UNITS[curve.variable]}: {format_gib(point.device_bytes)}, {rate}, {word}",
+        "tokens_per_s_per_gpu": point.tokens_per_s_per_gpu, "role": word, "here": here,
+        "about": f"{said}, this plan" if here else said,
     }  # fmt: skip
 
 
