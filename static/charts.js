@@ -50,7 +50,7 @@ async function draw(figure) {
 const near = new IntersectionObserver((entries) => {
   for (const { target } of entries.filter((entry) => entry.isIntersecting)) {
     near.unobserve(target);
-    draw(target).catch(() => target.querySelector("[data-drawing]")?.remove());
+    draw(target).catch(() => target.querySelector(":scope > div")?.remove()); // the image stays
   }
 }, { rootMargin: "300px" });
 for (const figure of document.querySelectorAll("figure[data-chart]")) near.observe(figure);

@@ -152,7 +152,7 @@ def _respond(request: Request, figure: Figure, kind: str, theme: Theme, *, back:
         return Response(spec, media_type="application/json", headers=headers)
     if kind == "png":
         return Response(png(spec.decode()), media_type="image/png", headers=headers)
-    drawn = svg(spec.decode(), variable=theme == "auto")
+    drawn = svg(spec.decode(), figure.message, variable=theme == "auto")
     return Response(drawn, media_type="image/svg+xml", headers=headers | {"content-security-policy": _SVG_POLICY})
 
 

@@ -49,7 +49,10 @@ def what_if_view(document: Mapping[str, Any], current: Mapping[str, str]) -> dic
     """What the controls need: the plan's values and its address with and without its settings pinned; no controls for a pasted config."""
     settings, pools = document["recommended"]["settings"], document["request"]["cluster"]["pools"]
     world, per_node = settings["world_size"], settings["gpus_per_node"]
-    pinned = changed(document["request"], pins_of(settings) | {"training.seq_len": settings["seq_len"], "objective": "throughput"})
+    pins = pins_of(settings) | {"training.seq_len": settings["seq_len"], "objective": "throughput"}
+    if len(pools) == 1:  # of which an objective may have taken a part
+        pins |= {"cluster.pools.0.nodes": settings["nodes"], "cluster.pools.0.gpus_per_node": per_node}
+    pinned = changed(document["request"], pins)
     rows: list[tuple[Variable, str, str, int, str]] = [
         ("sequence", "Sequence length", "seq_len", settings["seq_len"], "tokens"),
         ("micro-batch", "Micro-batch", "micro_batch", settings["micro_batch"], "sequences"),

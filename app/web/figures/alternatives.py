@@ -6,7 +6,7 @@ from typing import Any
 
 from app.domain.units import GIB, format_gib, format_number
 from app.web.figures.figure import Canvas, Document, Figure, Spec, Table
-from app.web.figures.style import axis, described, rule
+from app.web.figures.style import axis, described, noted, rule
 from app.web.wording import plan_label
 
 _AXIS_PX, _HEIGHT = 64, 230
@@ -36,11 +36,12 @@ def alternatives(document: Document, canvas: Canvas) -> Figure:
             },
             *rule(capacity, "x", f"{format_gib(capacity * GIB)} usable"),
             *_marks(points),
+            *_named(points[0], across),
         ],
         "resolve": {"scale": {"color": "independent"}},
     }  # fmt: skip
     return Figure(
-        name="alternatives", title="Plans by memory and speed", message=_message(points), spec=spec, height=_HEIGHT + 76,
+        name="alternatives", title="Plans by memory and speed", message=_message(points), spec=spec, height=_HEIGHT + 66,
         table=Table(columns=("number", "plan", "device bytes", "tokens/s per GPU", "verdict"), rows=rows),
     )  # fmt: skip
 
@@ -57,8 +58,8 @@ def _marks(points: list[dict[str, Any]]) -> list[Spec]:
             "mark": {"type": "point", "filled": True, "opacity": 1, "stroke": "@ink", "strokeWidth": 1.5} | hand,
             "encoding": {
                 "x": x, "y": y,
-                "shape": role | {"scale": {"domain": ["recommended", "alternative"], "range": ["diamond", "circle"]}},
-                "color": role | {"scale": {"domain": ["recommended", "alternative"], "range": ["@primary", "@panel"]}},
+                "shape": role | {"scale": {"domain": ["recommended", "alternative"], "range": ["diamond", "circle"]}, "legend": None},
+                "color": role | {"scale": {"domain": ["recommended", "alternative"], "range": ["@primary", "@panel"]}, "legend": None},
                 "size": {"field": "size", "type": "quantitative", "scale": None},
             } | described("about") | link,
         },
@@ -73,12 +74,21 @@ def _marks(points: list[dict[str, Any]]) -> list[Spec]:
     ]  # fmt: skip
 
 
+def _named(best: dict[str, Any], across: list[float]) -> list[Spec]:
+    """The word beside the recommended plan, on the side that has room."""
+    right = best["gib"] > sum(across) / 2
+    place = {"x": {"field": "gib", "type": "quantitative"}, "y": {"field": "tokens_per_s_per_gpu", "type": "quantitative"}}
+    values = [{key: best[key] for key in ("gib", "tokens_per_s_per_gpu")} | {"label": "recommended"}]
+    return noted(values, place, {"align": "right" if right else "left", "dx": -18 if right else 18})
+
+
 def _point(number: int, candidate: Document, canvas: Canvas) -> dict[str, Any]:
     size, rate = candidate["memory"]["gpu"]["device_bytes"], candidate["time"]["tokens_per_s_per_gpu"]
     label = plan_label(candidate["settings"])
     role = "recommended" if number == 1 else "alternative"
     return {
-        "number": number, "plan": label, "role": role, "size": 520 if number == 1 else 330, "bytes": size, "gib": size / GIB, "tokens_per_s_per_gpu": rate,
+        "number": number, "plan": label, "role": role,
+        "size": 520 if number == 1 else 330, "bytes": size, "gib": size / GIB, "tokens_per_s_per_gpu": rate,
         "verdict": candidate["verdict"].replace("_", " "), "href": canvas.links[number - 1] if canvas.links else "",
         "about": f"{number}, {role}: {label}, {format_gib(size)}, {format_number(rate)} tokens/s per GPU",
     }  # fmt: skip

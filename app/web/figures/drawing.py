@@ -7,6 +7,7 @@ and one is made at a time.
 from __future__ import annotations
 
 from functools import lru_cache
+from html import escape
 
 from app.services.turns import Turns
 from app.web.figures.style import variables
@@ -18,21 +19,20 @@ _SCALE = 2.0
 
 
 @lru_cache(maxsize=_KEPT)
-def svg(spec: str, *, variable: bool) -> str:
+def svg(spec: str, title: str, *, variable: bool) -> str:
     """A drawing as SVG.
 
     Args:
         spec: Vega-Lite as JSON.
+        title: what it says, for those who do not see it.
         variable: its colours are CSS variables, which the drawing then brings along for both schemes.
     """
     from vl_convert import vegalite_to_svg
 
     with _TURNS.taken():
         drawn: str = vegalite_to_svg(spec, allowed_base_urls=[])
-    if not variable:
-        return drawn
     head, end, rest = drawn.partition(">")
-    return head + end + variables() + rest
+    return f"{head}{end}<title>{escape(title)}</title>{variables() if variable else ''}{rest}"
 
 
 @lru_cache(maxsize=_KEPT // 4)

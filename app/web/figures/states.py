@@ -7,7 +7,7 @@ from typing import Any
 from app.domain.traffic.ideal import ideal_states_bytes
 from app.domain.units import GIB, format_gib
 from app.web.figures.figure import Canvas, Document, Figure, Spec, Table
-from app.web.figures.style import axis, described, rule
+from app.web.figures.style import axis, described, noted, rule
 
 LINES = {"ddp": ("DDP", [1, 0]), "zero1": ("ZeRO-1", [8, 3]), "zero2": ("ZeRO-2", [4, 3]), "zero3": ("ZeRO-3", [1.5, 2.5])}
 _COLOURS = {"ddp": "@overhead", "zero1": "@optimizer", "zero2": "@gradients", "zero3": "@parameters"}
@@ -41,11 +41,7 @@ def states(document: Document, canvas: Canvas) -> Figure:
                 "mark": {"type": "point", "shape": "diamond", "filled": True, "size": 160, "color": "@ink", "opacity": 1, "stroke": "@bg"},
                 "encoding": _at() | described("about"),
             },
-            {
-                "data": {"values": [mine | {"label": "this plan"}]},
-                "mark": {"type": "text", "align": "left", "dx": 8, "dy": -10, "fontWeight": 600, "aria": False},
-                "encoding": _at() | {"text": {"field": "label"}},
-            },
+            *noted([mine | {"label": "this plan"}], _at(), {"align": "left", "dx": 8, "dy": -10}),
         ],
     }  # fmt: skip
     return Figure(

@@ -60,26 +60,25 @@ def described(parts: str) -> Spec:
     return {"description": {"field": parts}, "tooltip": {"field": parts}}
 
 
-def rule(at: float, channel: str, label: str, *, dash: bool = True, align: str = "right") -> list[Spec]:
-    """A labelled line across a chart: a limit, or where the plan is."""
-    values = {"values": [{"at": at, "label": label}]}
+def rule(at: float, channel: str, label: str, *, align: str = "right") -> list[Spec]:
+    """A labelled dashed line across a chart: a limit. Text that is aligned right stands left of an upright line."""
     place = {channel: {"field": "at", "type": "quantitative"}}
-    mark = {"type": "rule", "color": "@ink", "strokeWidth": 1.5, "strokeDash": [4, 2] if dash else [1, 0]}
-    text: Spec = {"type": "text", "color": "@ink", "fontWeight": 600, "fontSize": 12}
+    away = -5 if align == "right" else 5
     if channel == "x":
-        text |= {"align": align, "dx": -5 if align == "right" else 5, "baseline": "bottom", "y": -3}
+        where = {"align": align, "dx": away, "y": -8}
     else:
-        text |= {
-            "align": align,
-            "dx": -4 if align == "right" else 4,
-            "dy": -5,
-            "baseline": "bottom",
-            "x": "width" if align == "right" else 0,
-        }
-    return [
-        {"data": values, "mark": mark, "encoding": place | described("label")},
-        {"data": values, "mark": text | {"aria": False}, "encoding": place | {"text": {"field": "label"}}},
-    ]
+        where = {"align": align, "dx": away, "dy": -8, "x": "width" if align == "right" else 0}
+    values = [{"at": at, "label": label}]
+    mark = {"type": "rule", "color": "@ink", "strokeWidth": 1.5, "strokeDash": [4, 2]}
+    return [{"data": {"values": values}, "mark": mark, "encoding": place | described("label")}, *noted(values, place, where)]
+
+
+def noted(values: list[dict[str, Any]], place: Spec, where: Spec) -> list[Spec]:
+    """Bold text at a place, in the field ``label``, with a ground behind it that keeps it apart from lines it crosses."""
+    text = {"type": "text", "color": "@ink", "fontWeight": 600, "aria": False} | where
+    encoding = place | {"text": {"field": "label"}}
+    ground = text | {"stroke": "@bg", "strokeWidth": 4, "color": "@bg", "opacity": 0.85}
+    return [{"data": {"values": values}, "mark": mark, "encoding": encoding} for mark in (ground, text)]
 
 
 def _config() -> Spec:

@@ -15,13 +15,13 @@ TITLES: dict[Variable, str] = {
     "gpus": "Memory and speed by number of GPUs",
 }
 _AXES: dict[Variable, str] = {"sequence": "tokens of a sequence", "micro-batch": "sequences of a micro-batch", "gpus": "GPUs"}
-_UNITS: dict[Variable, str] = {"sequence": "tokens", "micro-batch": "sequences", "gpus": "GPUs"}
+_UNITS: dict[Variable, str] = {"sequence": "tokens", "gpus": "GPUs"}
 _COLUMNS = (
     "device bytes", "GPU overrun bytes", "tokens/s", "tokens/s per GPU", "step s", "micro-batch", "accumulation", "global batch", "verdict",
 )  # fmt: skip
 _AXIS_PX, _HEIGHT = 64, 130
 _CROSS = "M-.7,-.7L.7,.7M-.7,.7L.7,-.7"
-HEIGHT = 2 * _HEIGHT + 110
+HEIGHT = 2 * _HEIGHT + 112
 """Of the drawing, in CSS pixels."""
 
 
@@ -76,11 +76,11 @@ def _curve(points: list[dict[str, Any]], curve: Curve, y: Spec, *, labels: bool)
     """A line with its points: circles fit, crosses do not, the diamond is the plan."""
     title = _AXES[curve.variable] if labels else None
     x = {
-        "field": "value", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False},
+        "field": "value", "type": "quantitative", "scale": {"type": "log", "base": 2, "nice": False, "domain": _span(curve)},
         "axis": axis(title, format=",d", labels=labels, ticks=labels, values=_ticks(curve), labelOverlap="greedy", grid=False),
     }  # fmt: skip
     marked = {"field": "role", "type": "nominal"}
-    legend = None if labels else {"orient": "top", "symbolStrokeWidth": 2, "symbolSize": 60}
+    legend = None if labels else {"orient": "top", "symbolStrokeWidth": 2, "symbolSize": 60, "offset": 20}
     domain, here = ["fits", "does not fit"], [point for point in points if point["here"]]
     others = {
         "x": x, "y": y, "shape": marked | {"scale": {"domain": domain, "range": ["circle", _CROSS]}, "legend": legend},
@@ -99,13 +99,21 @@ def _curve(points: list[dict[str, Any]], curve: Curve, y: Spec, *, labels: bool)
     ]
 
 
+def _span(curve: Curve) -> list[float]:
+    """Ends of the axis, a little beyond the values so that no mark is cut."""
+    first, last = curve.points[0].value, curve.points[-1].value
+    margin = max(1.04, (last / first) ** 0.025)
+    return [first / margin, last * margin]
+
+
 def _edge(curve: Curve, *, named: bool) -> list[Spec]:
     """The line behind the last value that fits."""
     if curve.last_fit is None:
         return []
-    label = f"fits up to {curve.last_fit:,}"
-    line, text = rule(curve.last_fit, "x", label)
-    return [line, text] if named else [line]
+    first, last = _span(curve)
+    left = curve.last_fit**2 > first * last  # beyond the middle of a logarithmic axis
+    line, *text = rule(curve.last_fit, "x", f"fits up to {curve.last_fit:,}", align="right" if left else "left")
+    return [line, *text] if named else [line]
 
 
 def _ticks(curve: Curve) -> list[int]:
@@ -119,7 +127,7 @@ def _ticks(curve: Curve) -> list[int]:
 def _point(point: Point, curve: Curve) -> dict[str, Any]:
     rate = f"{format_number(point.tokens_per_s_per_gpu)} tokens/s per GPU"
     here, word = point.value == curve.at, "fits" if point.fits else "does not fit"
-    said = f"{point.value:,} {_UNITS[curve.variable]}: {format_gib(point.device_bytes)}, {rate}, {word}"
+    said = f"{_said(curve.variable, point.value)}: {format_gib(point.device_bytes)}, {rate}, {word}"
     return {
         "value": point.value, "bytes": point.device_bytes, "gib": point.device_bytes / GIB, "tokens_per_s": point.tokens_per_s,
         "tokens_per_s_per_gpu": point.tokens_per_s_per_gpu, "role": word, "here": here,
@@ -128,12 +136,18 @@ def _point(point: Point, curve: Curve) -> dict[str, Any]:
 
 
 def _message(curve: Curve) -> str:
-    unit, first, last = _UNITS[curve.variable], curve.points[0], curve.points[-1]
+    first, last, now = (_said(curve.variable, n) for n in (curve.points[0].value, curve.points[-1].value, curve.at))
     if curve.last_fit is not None:
-        return f"With every other setting kept, the plan fits up to {curve.last_fit:,} {unit}; it has {curve.at:,} now."
+        return f"With every other setting kept, the plan fits up to {_said(curve.variable, curve.last_fit)}; it has {now} now."
     fitting = [p.value for p in curve.points if p.fits]
     if not fitting:
-        return f"With every other setting kept, the plan fits at none of {first.value:,} to {last.value:,} {unit}."
-    if fitting[0] == first.value:
-        return f"With every other setting kept, the plan fits at every one of {first.value:,} to {last.value:,} {unit}."
-    return f"With every other setting kept, the plan fits from {fitting[0]:,} {unit} on; it has {curve.at:,} now."
+        return f"With every other setting kept, the plan does not fit anywhere from {first} to {last}."
+    if fitting[0] == curve.points[0].value:
+        return f"With every other setting kept, the plan fits everywhere from {first} to {last}."
+    return f"With every other setting kept, the plan fits from {_said(curve.variable, fitting[0])} on; it has {now} now."
+
+
+def _said(variable: Variable, value: int) -> str:
+    if variable == "micro-batch":
+        return f"micro-batch {value:,}"
+    return f"{value:,} {_UNITS[variable].removesuffix('s') if value == 1 else _UNITS[variable]}"
