@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import orjson
-from fastapi import APIRouter, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import ValidationError
 
 from app import ENGINE_VERSION
@@ -37,13 +38,34 @@ _AGE_S = 600
 _SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
 """A drawing brings its two colour schemes in a style element; opened by itself it can do nothing else."""
 
-Name = Annotated[str, Path(description=f"One of {', '.join(NAMES)}.", examples=["memory"])]
-Format = Annotated[str, Path(description=f"One of {', '.join(FORMATS)}: json is Vega-Lite.", examples=["svg"])]
-ThemeQuery = Annotated[
-    Literal["light", "dark", "auto"],
-    Query(description="auto follows the reader's scheme by CSS variables, without ground and title; a PNG is light then."),
-]
-Px = Annotated[int, Query(ge=240, le=2000, description="Width in CSS pixels.")]
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """Which chart, as what, and how it is to look."""
+
+    name: str
+    kind: str
+    theme: Theme
+    px: int
+
+
+async def _asked(
+    name: Annotated[str, Path(description=f"One of {', '.join(NAMES)}.", examples=["memory"])],
+    format: Annotated[str, Path(description=f"One of {', '.join(FORMATS)}; json is Vega-Lite.", examples=["svg"])],  # noqa: A002
+    theme: Annotated[
+        Theme, Query(description="auto follows the reader's scheme by CSS variables, without ground and title; a PNG is light then.")
+    ] = "light",
+    px: Annotated[int, Query(ge=240, le=2000, description="Width in CSS pixels.")] = 720,
+) -> Asked:
+    """What the address asks for; raises ``NotFoundError`` for what there is not."""
+    if name not in NAMES:
+        raise NotFoundError(f"there is no chart {name[:80]!r}; there are {', '.join(NAMES)}")
+    if format not in FORMATS:
+        raise NotFoundError(f"a chart is not there as {format[:80]!r}; it is as {', '.join(FORMATS)}")
+    return Asked(name=name, kind=format, theme=theme, px=px)
+
+
+AskedDep = Annotated[Asked, Depends(_asked)]
 _CHART: Responses = {
     200: {
         "description": "The chart",
@@ -59,16 +81,13 @@ _CHART: Responses = {
     responses={**_CHART, **problems(404, 409, 422, 429, 503)},
     summary="A chart of a saved plan",
 )
-def get_plan_chart(
-    request: Request, plan_id: str, name: Name, format: Format, saved: SavedPlansDep, hub: HubDep,  # noqa: A002
-    theme: ThemeQuery = "light", px: Px = 720,
-) -> Response:  # fmt: skip
+def get_plan_chart(request: Request, plan_id: str, asked: AskedDep, saved: SavedPlansDep, hub: HubDep) -> Response:
     """Drawn from the answer as it was saved, so that it never changes; the what-if curves are computed by today's engine, and say so."""
-    _check(name, format)
     kept = saved.get(plan_id)
-    canvas = Canvas(px=px, links=links_of(kept.answer))
-    figure = OF_DOCUMENT[name](kept.answer, canvas) if name in OF_DOCUMENT else _curve_of_saved(kept, name, canvas, hub)
-    return _respond(request, figure, format, theme, back=f"/plans/{plan_id}")
+    canvas = Canvas(px=asked.px, links=links_of(kept.answer))
+    drawn = OF_DOCUMENT.get(asked.name)
+    figure = drawn(kept.answer, canvas) if drawn else _curve_of_saved(kept, asked.name, canvas, hub)
+    return _respond(request, figure, asked, back=f"/plans/{plan_id}")
 
 
 @router.get(
@@ -77,19 +96,15 @@ def get_plan_chart(
     responses={**_CHART, **problems(404, 422, 429, 503)},
     summary="A chart of an unsaved plan",
 )
-def get_chart(
-    request: Request, name: Name, format: Format, hub: HubDep, theme: ThemeQuery = "light", px: Px = 720,  # noqa: A002
-) -> Response:  # fmt: skip
+def get_chart(request: Request, asked: AskedDep, hub: HubDep) -> Response:
     """Of the answer to a form: the other query parameters are its fields, as in the address of the answer; without any, the example's."""
-    return _chart(request, (name, format, theme, px), request.query_params.multi_items(), hub)
+    return _chart(request, asked, request.query_params.multi_items(), hub)
 
 
 @router.post("/charts/{name}.{format}", include_in_schema=False)
-def post_chart(
-    request: Request, name: Name, format: Format, pairs: Posted, hub: HubDep, theme: ThemeQuery = "light", px: Px = 720,  # noqa: A002
-) -> Response:  # fmt: skip
+def post_chart(request: Request, asked: AskedDep, pairs: Posted, hub: HubDep) -> Response:
     """The same from a form body, as a pasted config.json is too long for an address."""
-    return _chart(request, (name, format, theme, px), pairs, hub)
+    return _chart(request, asked, pairs, hub)
 
 
 def links_of(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -100,18 +115,16 @@ def links_of(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(links) if all(links) else ()
 
 
-def _chart(request: Request, asked: tuple[str, str, Theme, int], pairs: list[tuple[str, str]], hub: Hub | None) -> Response:
-    name, kind, theme, px = asked
-    _check(name, kind)
+def _chart(request: Request, asked: Asked, pairs: list[tuple[str, str]], hub: Hub | None) -> Response:
     fields = [pair for pair in pairs if pair[0] not in OWN_FIELDS] or list(to_fields(EXAMPLE_REQUEST).items())
     question = request_of(read_form(fields))
     document = _document(question, hub)
-    canvas = Canvas(px=px, links=links_of(document))
-    if name in OF_DOCUMENT:
-        figure = OF_DOCUMENT[name](document, canvas)
+    canvas = Canvas(px=asked.px, links=links_of(document))
+    if drawn := OF_DOCUMENT.get(asked.name):
+        figure = drawn(document, canvas)
     else:
-        figure = what_if(_curve(question, document, CURVES[name], hub), canvas, engine_version=ENGINE_VERSION)
-    return _respond(request, figure, kind, theme, back=f"/?{urlencode(fields)}")
+        figure = what_if(_curve(question, document, CURVES[asked.name], hub), canvas, engine_version=ENGINE_VERSION)
+    return _respond(request, figure, asked, back=f"/?{urlencode(fields)}")
 
 
 def _curve_of_saved(kept: SavedPlan, name: str, canvas: Canvas, hub: Hub | None) -> Figure:
@@ -130,14 +143,8 @@ def _curve_of_saved(kept: SavedPlan, name: str, canvas: Canvas, hub: Hub | None)
     return what_if(found, canvas, engine_version=ENGINE_VERSION, saved_with=saved_with)
 
 
-def _check(name: str, kind: str) -> None:
-    if name not in NAMES:
-        raise NotFoundError(f"there is no chart {name[:80]!r}; there are {', '.join(NAMES)}")
-    if kind not in FORMATS:
-        raise NotFoundError(f"a chart is not there as {kind[:80]!r}; it is as {', '.join(FORMATS)}")
-
-
-def _respond(request: Request, figure: Figure, kind: str, theme: Theme, *, back: str) -> Response:
+def _respond(request: Request, figure: Figure, asked: Asked, *, back: str) -> Response:
+    kind, theme = asked.kind, asked.theme
     headers = {"cache-control": f"private, max-age={_AGE_S}"}
     if kind == "csv":
         headers["content-disposition"] = f'attachment; filename="{figure.name}.csv"'
