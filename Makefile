@@ -10,7 +10,7 @@ PLAIN := --override-ini "addopts=--strict-markers -q"
 
 .PHONY: run test lint format types verify browser bench fuzz audit fit clean
 
-run: $(VENV)/.run
+run: $(VENV)/.run $(if $(filter-out false 0,$(SHARDPLAN_FETCH_MODELS)),$(VENV)/.hub)
 	SHARDPLAN_HOST=$(HOST) SHARDPLAN_PORT=$(PORT) $(BIN)/python -m app.main
 
 test: $(VENV)/.dev
@@ -70,6 +70,10 @@ $(VENV)/bin/python $(VERIFY)/bin/python:
 $(VENV)/.run: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python $(PIP) --editable .
 	@touch $@
+
+$(VENV)/.hub: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python $(PIP) --editable '.[hub]'
+	@touch $@ $(VENV)/.run
 
 $(VENV)/.dev: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python $(PIP) --editable '.[dev]'

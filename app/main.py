@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 
 import uvicorn
@@ -14,18 +14,27 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION, telemetry
+from app.domain.errors import UnavailableError
 from app.ingest.hub import Hub
+from app.ingest.hub_errors import MissingExtraError
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer, Workers
+from app.services.effort import EFFORT
+from app.services.key_check import KeyCheck
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
+from app.services.sweeps.kept import SweepOptions, Sweeps
+from app.services.sweeps.reading import SweepLimits
+from app.services.sweeps.rows import RowMaker
+from app.services.sweeps.work import ChunkWorker, LocalQueue
 from app.settings import AppSettings
+from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
-from app.web import api, compare_pages, health, middleware, pages, problems
+from app.web import api, compare_pages, health, middleware, openapi, pages, problems, sign_in, sweeps
 from app.web.assets import VendoredFiles
 from app.web.schemas import EXAMPLE_REQUEST
 
@@ -34,17 +43,24 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     """Build the application; the database is migrated when it starts or, if it is away or somebody else's to migrate, later."""
     settings = settings or AppSettings()
     configure_logging(settings.log_level, settings.log_format)
-    database, hub = Database(settings.database_url, _limits(settings)), hub_of(settings)
+    EFFORT.timeout_s = settings.search_timeout_s
+    database, hub = Database(settings.database_url, limits_of(settings)), hub_of(settings)
     keeper = SchemaKeeper(settings.database_url, migrate=upgrade if settings.migrate else require)
-    draining = threading.Event()
+    draining, check = threading.Event(), KeyCheck(database)
     database.on_not_migrated = keeper.wake
+    kept_sweeps, queue = _sweeps(settings, database, hub)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(keeper.start, wait_s=settings.database_connect_timeout_s)
+        if queue is not None:
+            queue.start()
         yield
         draining.set()
+        if queue is not None:
+            await asyncio.to_thread(queue.close)
         await asyncio.to_thread(keeper.close)
+        check.close()
         await asyncio.to_thread(stop_telemetry)
         database.close()
         if hub is not None:
@@ -56,34 +72,68 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     )  # fmt: skip
     app.state.database, app.state.hub = database, hub
     app.state.schema_keeper, app.state.draining, app.state.migrates = keeper, draining, settings.migrate
-    app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max)
+    app.state.saved_plans, app.state.sweeps = SavedPlans(database, page_size_max=settings.page_size_max), kept_sweeps
+    app.state.key_check, app.state.list_plans = check, settings.list_plans
     app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(sweeps.router)
     app.include_router(health.router)
+    if settings.require_keys:
+        app.include_router(sign_in.router)
+    openapi.install(app, settings)
     app.mount("/static/vendor", VendoredFiles(directory=resource_dir("static") / "vendor"), name="vendor")
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)
-    middleware.install(app, settings, _metrics(settings, database))
+    middleware.install(app, settings, _metrics(settings, database, kept_sweeps))
     stop_telemetry = telemetry.start(app, database.engine) if settings.telemetry else lambda: None
     return app
 
 
 def hub_of(settings: AppSettings) -> Hub | None:
-    """Where models are fetched from; None where that is switched off."""
-    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s) if settings.fetch_models else None
+    """Where models are fetched from; None where that is switched off. Raises ``MissingExtraError``."""
+    if not settings.fetch_models:
+        return None
+    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s, may_be_private="hub_url" in settings.model_fields_set)
 
 
-def _metrics(settings: AppSettings, database: Database) -> Metrics:
+def sweep_options(settings: AppSettings) -> SweepOptions:
+    """What an operator set about sweeps."""
+    limits = SweepLimits(requests=settings.sweep_requests_max, plans=settings.sweep_plans_max)
+    return SweepOptions(
+        limits=limits, waiting_max=settings.sweeps_waiting_max, keep_days=settings.sweep_keep_days, lease_s=settings.sweep_lease_s
+    )
+
+
+def _sweeps(settings: AppSettings, database: Database, hub: Hub | None) -> tuple[Sweeps, LocalQueue | None]:
+    """The use cases of sweeps, and on SQLite the thread that does the work, for which PostgreSQL has ``shardplan worker``."""
+    options = sweep_options(settings)
+    if database.engine.dialect.name == "postgresql":
+        return Sweeps(database, options, defer=defer_chunks), None
+    queue = LocalQueue(ChunkWorker(database, RowMaker(hub), options))
+    return Sweeps(database, options, wake=queue.wake), queue
+
+
+def _unfinished(kept: Sweeps) -> Iterator[tuple[str, str, float]]:
+    """What waits in the database, for ``/metrics``; nothing where it does not answer."""
+    with suppress(UnavailableError):
+        swept, chunks = kept.unfinished()
+        yield "sweeps_unfinished", "Sweeps that wait or run.", swept
+        yield "sweep_chunks_unfinished", "Their parts that are not done.", chunks
+
+
+def _metrics(settings: AppSettings, database: Database, kept: Sweeps) -> Metrics:
     metrics, most = Metrics(), settings.database_pool_size + settings.database_max_overflow
     metrics.watch("pool_connections_in_use", "Database connections that a transaction holds.", database.connections_in_use)
     metrics.watch("pool_connections_open", "Database connections open, in use or not.", database.connections_open)
     metrics.watch("pool_connections_limit", "Database connections this process opens at most.", lambda: most)
+    metrics.ask(lambda: _unfinished(kept))
     return metrics
 
 
-def _limits(settings: AppSettings) -> DatabaseOptions:
+def limits_of(settings: AppSettings) -> DatabaseOptions:
+    """What an operator set about connections."""
     return DatabaseOptions(
         connect_timeout_s=settings.database_connect_timeout_s, statement_timeout_s=settings.database_statement_timeout_s,
         idle_timeout_s=settings.database_idle_timeout_s, pool_size=settings.database_pool_size,
@@ -92,13 +142,14 @@ def _limits(settings: AppSettings) -> DatabaseOptions:
 
 
 def serve() -> None:
-    """Serve on the configured address until stopped, with as many processes as configured."""
+    """Serve on the configured address until stopped, with as many processes as configured; raises ``MissingExtraError``."""
     settings = AppSettings()
     config = uvicorn.Config(
         f"{__name__}:create_app", host=settings.host, port=settings.port, workers=settings.workers, log_config=None,
         timeout_graceful_shutdown=settings.shutdown_timeout_s, server_header=False,
     )  # fmt: skip
     if settings.workers > 1:
+        hub_of(settings)  # what is missing is said once, before processes that would all say it
         configure_logging(settings.log_level, settings.log_format)
         Workers(config, _warm_app, settings.drain_s).run()
         return
@@ -117,4 +168,7 @@ def _warm_app() -> FastAPI:
 
 
 if __name__ == "__main__":
-    serve()
+    try:
+        serve()
+    except MissingExtraError as missing:
+        raise SystemExit(str(missing)) from missing

@@ -7,13 +7,15 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics, generate_latest
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 from prometheus_client.multiprocess import MultiProcessCollector
+from prometheus_client.registry import Collector
 
 disable_created_metrics()  # type: ignore[no-untyped-call]  # they double the series and say no more than a restart does
 
@@ -61,16 +63,31 @@ class _TextFormatter(_Discreet):
         return f"{super().format(record)} [{request_id_var.get()}]"
 
 
-def configure_logging(level: str, log_format: str) -> None:
-    """Send everything, the server's own lines included, to standard error in one format."""
+def configure_logging(level: str, log_format: str, quiet: Iterable[str] = ()) -> None:
+    """Send everything, the server's own lines included, to standard error in one format; of ``quiet`` loggers warnings only."""
     handler = logging.StreamHandler(sys.stderr)
     text = _TextFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(JsonFormatter() if log_format == "json" else text)
     logging.basicConfig(level=level, handlers=[handler], force=True)
+    logging.getLogger("httpx2").setLevel(logging.WARNING)  # its line a request has the address, and so what somebody plans
     for name in ("uvicorn", "uvicorn.error", "uvicorn.access"):
         logger = logging.getLogger(name)
         logger.handlers.clear()
         logger.propagate = name != "uvicorn.access"  # the request middleware writes one line per request already
+    for name in quiet:
+        logging.getLogger(name).setLevel(max(logging.WARNING, logging.getLevelNamesMapping()[level]))
+
+
+class _Asked(Collector):
+    """Figures that are read whenever they are collected."""
+
+    def __init__(self, read: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
+        self._read = read
+
+    def collect(self) -> Iterator[Metric]:
+        """The figures as they are now."""
+        for name, meaning, value in self._read():
+            yield GaugeMetricFamily(f"shardplan_{name}", meaning, value)
 
 
 class Metrics:
@@ -88,6 +105,7 @@ class Metrics:
             buckets=_BUCKETS_S, registry=self.registry,
         )  # fmt: skip
         self._watched: list[tuple[Gauge, Callable[[], float]]] = []
+        self._everybodys = CollectorRegistry()
 
     def begin(self) -> None:
         """Count a request as being answered."""
@@ -109,13 +127,22 @@ class Metrics:
         else:
             gauge.set_function(read)
 
+    def ask(self, read: Callable[[], Iterable[tuple[str, str, float]]]) -> None:
+        """Show figures that are the same for every process, such as what waits in the database: read only when somebody asks.
+
+        Args:
+            read: names, meanings and values.
+        """
+        self._everybodys.register(_Asked(read))
+
     def render(self) -> str:
         """The text that a Prometheus server reads."""
+        asked = generate_latest(self._everybodys)
         if not _SHARED:
-            return (generate_latest(self.registry) + generate_latest(_PLANNER)).decode()
+            return (generate_latest(self.registry) + generate_latest(_PLANNER) + asked).decode()
         everybody = CollectorRegistry()
         MultiProcessCollector(everybody)  # type: ignore[no-untyped-call]
-        return generate_latest(everybody).decode()
+        return (generate_latest(everybody) + asked).decode()
 
     def _gauge(self, name: str, meaning: str) -> Gauge:
         return Gauge(f"shardplan_{name}", meaning, multiprocess_mode="livesum", registry=self.registry)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 
-from bench import accuracy, http, load, method, ranking, search
+from bench import accuracy, http, load, method, ranking, search, sweeps
 
 BENCHES = {
     "search": search.main,
     "http": http.main,
+    "sweeps": sweeps.main,
     "load": load.main,
     "method": method.main,
     "accuracy": accuracy.main,

@@ -50,7 +50,7 @@ _STRATEGIES = (
 def main() -> None:
     """Print latency, throughput and the split of the server's time."""
     cases = {"8-GPU plan": [EIGHT_GPUS], "pinned, fits": [], "pinned, does not fit": []}
-    with _service() as url, httpx.Client(base_url=url) as client:
+    with service() as url, httpx.Client(base_url=url) as client:
         for body in pinned_requests():
             fits = client.post("/plan", json=body).raise_for_status().json()["verdict"] != "does_not_fit"
             cases["pinned, fits" if fits else "pinned, does not fit"].append(body)
@@ -141,14 +141,15 @@ def _ms(seconds: Sequence[float], percentile: int) -> float:
 
 
 @contextmanager
-def _service() -> Iterator[str]:
-    """The service as ``make run`` starts it, until the block ends; gives its address."""
+def service(settings: dict[str, str] | None = None) -> Iterator[str]:
+    """The service as ``make run`` starts it, until the block ends; gives its address. It has a SQLite file of its own if not told else."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        settings = {"SHARDPLAN_PORT": str(port), "SHARDPLAN_HOST": "127.0.0.1", "SHARDPLAN_DATABASE_URL": f"sqlite:///{folder}/bench.db"}
-        process = subprocess.Popen([sys.executable, "-m", "app.main"], env=os.environ | settings, stderr=subprocess.DEVNULL)
+        own = {"SHARDPLAN_PORT": str(port), "SHARDPLAN_HOST": "127.0.0.1", "SHARDPLAN_DATABASE_URL": f"sqlite:///{folder}/bench.db"}
+        known = os.environ | own | (settings or {})
+        process = subprocess.Popen([sys.executable, "-m", "app.main"], env=known, stderr=subprocess.DEVNULL)
         try:
             yield _ready(f"http://127.0.0.1:{port}")
         finally:

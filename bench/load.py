@@ -10,15 +10,10 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-import socket
 import statistics
-import subprocess
-import sys
 import time
 import uuid
 from collections import Counter, defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +22,7 @@ import psutil
 from sqlalchemy import text
 
 from app.store.session import Database
-from bench.http import EIGHT_GPUS, pinned_requests
+from bench.http import EIGHT_GPUS, pinned_requests, service
 from tests.postgres import running_postgres
 
 CLIENTS = int(os.environ.get("SHARDPLAN_LOAD_CLIENTS", "200"))
@@ -55,7 +50,10 @@ def main() -> None:
     """Print latency by kind of request, what went wrong, and memory."""
     with running_postgres(_DURABLE) as server:
         url = server.database()
-        with _service(url) as (address, process):
+        settings = {"SHARDPLAN_DATABASE_URL": url, "SHARDPLAN_WORKERS": str(WORKERS), "SHARDPLAN_LOG_LEVEL": "WARNING"}
+        with service(settings) as address:
+            time.sleep(WARM_S)  # the other worker as well
+            (process,) = (child for child in psutil.Process().children() if "app.main" in child.cmdline())
             seen = asyncio.run(_load(address, process))
         _report(seen, _kept(url))
 
@@ -156,40 +154,9 @@ def _report(seen: Seen, kept: Counter[str]) -> None:
     lost = [key for key, ids in seen.saved.items() if ids and not kept[key]]
     twice = [key for key, ids in seen.saved.items() if len(ids) > 1 or kept[key] > 1]
     print(f"saves acknowledged: {sum(map(bool, seen.saved.values()))}, lost: {len(lost)}, twice: {len(twice)}")
-    quarter = max(1, len(seen.rss_bytes) // 4)
-    early, late = statistics.median(seen.rss_bytes[quarter : 2 * quarter]), statistics.median(seen.rss_bytes[-quarter:])
+    quarter = len(seen.rss_bytes) // 4
+    early, late = statistics.median(seen.rss_bytes[quarter : 2 * quarter + 1]), statistics.median(seen.rss_bytes[-quarter - 1 :])
     print(f"memory of the service: {early / 2**20:.0f} MiB in the second quarter, {late / early - 1:+.1%} in the last")
-
-
-@contextmanager
-def _service(database_url: str) -> Iterator[tuple[str, psutil.Process]]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = {
-        "SHARDPLAN_PORT": str(port), "SHARDPLAN_HOST": "127.0.0.1", "SHARDPLAN_DATABASE_URL": database_url,
-        "SHARDPLAN_WORKERS": str(WORKERS), "SHARDPLAN_LOG_LEVEL": "WARNING",
-    }  # fmt: skip
-    process = subprocess.Popen([sys.executable, "-m", "app.main"], env=os.environ | settings)
-    try:
-        address = f"http://127.0.0.1:{port}"
-        _wait(address)
-        time.sleep(WARM_S)  # the other worker as well
-        yield address, psutil.Process(process.pid)
-    finally:
-        process.terminate()
-        process.wait(timeout=60)
-
-
-def _wait(address: str) -> None:
-    for _ in range(300):
-        try:
-            httpx.get(f"{address}/readyz").raise_for_status()
-        except httpx.HTTPError:
-            time.sleep(0.1)
-        else:
-            return
-    raise RuntimeError("the service did not start")
 
 
 if __name__ == "__main__":

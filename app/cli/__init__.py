@@ -13,13 +13,14 @@ from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 
 from app import ENGINE_VERSION
-from app.cli import catalog, data, migrate, plan, serve
+from app.cli import catalog, data, keys, migrate, plan, serve, sweep, worker
 from app.cli.base import EXIT_INVALID, EXIT_UNAVAILABLE, EXIT_USAGE, Parser, UsageError, complain
 from app.client import AnswerError, ProblemError
 from app.domain.errors import ShardplanError, UnavailableError
+from app.ingest.hub_errors import MissingExtraError
 
 EXIT_INTERRUPTED, EXIT_READER_GONE = 130, 141
-_COMMANDS = (serve, plan, catalog, data, migrate)
+_COMMANDS = (serve, worker, plan, sweep, catalog, data, migrate, keys)
 """Modules whose ``add_to`` adds commands, in the order that help lists them."""
 
 
@@ -60,6 +61,8 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _code(error: ShardplanError) -> int:
     """A service that broke or is none did not answer; everything else is to be mended by whoever asked."""
+    if isinstance(error, MissingExtraError):
+        return EXIT_USAGE
     broken = isinstance(error, ProblemError) and error.status >= HTTPStatus.INTERNAL_SERVER_ERROR
     return EXIT_UNAVAILABLE if broken or isinstance(error, (UnavailableError, AnswerError)) else EXIT_INVALID
 

@@ -300,8 +300,7 @@ def numbers_of(model: Architecture, recipe: Recipe) -> Numbers:
         largest_tensor=count.largest_tensor_numel(model), largest_trained=_largest_trained(model, recipe),
         num_layers=layers, adapter=adapter,
         states_per_param=state_elements_per_param(model, OPTIMIZERS[recipe.optimizer]),
-        quantised=quantised_params(model) if recipe.adapter and recipe.adapter.kind == "qlora" else 0,
-        quantised_bytes=_quantised_bytes(model, recipe),
+        quantised=_quantised(model, recipe), quantised_bytes=_quantised_bytes(model, recipe),
         trainable_frac=trainable / total,
     )  # fmt: skip
 
@@ -315,11 +314,16 @@ def _largest_trained(model: Architecture, recipe: Recipe) -> int:
     return adapter.rank * max(sides, default=0)
 
 
+def _quantised(model: Architecture, recipe: Recipe) -> int:
+    """Parameters stored quantised: no more than the model has, where a user's own total is less than its layers add up to."""
+    if not (recipe.adapter and recipe.adapter.kind == "qlora"):
+        return 0
+    return min(quantised_params(model), count.total_params(model))
+
+
 def _quantised_bytes(model: Architecture, recipe: Recipe) -> float:
     """Bytes of all quantised layers at their stored width; 0 without a quantised base."""
-    if not (recipe.adapter and recipe.adapter.kind == "qlora"):
-        return 0.0
-    return quantised_params(model) * base_weight_bytes(recipe.adapter.base_bits)
+    return _quantised(model, recipe) * base_weight_bytes(recipe.adapter.base_bits) if recipe.adapter else 0.0
 
 
 def frozen_bytes_each(numbers: Numbers, dtypes: StoredDtypes) -> float:

@@ -42,6 +42,7 @@ def training_arguments(job: EmitJob) -> Artifact:
         "training_args.py.j2",
         s=s,
         header=header(job),
+        revision=job.revision,
         imports=import_block(imports),
         attention=ATTENTION[s.attention],
         lines=[_line(name, value) for name, value in _arguments(job).items()],
@@ -192,6 +193,7 @@ def _notes(job: EmitJob) -> list[str]:
     sharded = s.framework == "fsdp2"
     upcast = s.framework != "deepspeed" and s.param_dtype == "fp32"
     said = {
+        "load model and tokenizer with revision=REVISION": job.revision is not None,
         f'load the model with attn_implementation="{ATTENTION[s.attention]}"': True,
         "load the model in " + s.param_dtype + ", in which its weights stay": s.framework != "deepspeed"
         and mixed_precision(job) == "no" and s.param_dtype != "fp32",

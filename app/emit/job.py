@@ -19,6 +19,7 @@ class EmitJob:
         settings: the recommended candidate's settings.
         model: the architecture (names of classes, shapes).
         hf_id: repository to load the model from by default; None when the user gave only shapes or a config.
+        revision: commit of that repository the plan is for; None where it is for the model whatever its commit.
         hf_config: the model's config.json, if one is known; the script then builds from it without a network.
         adapter: the request's adapter block (kind, rank, targets, ...), or None.
         engine_version: version that computed the figures.
@@ -41,5 +42,6 @@ class EmitJob:
     plan_id: str = ""
     nvme_path: str = "/local_nvme"
     versions: Versions | None = None
+    revision: str | None = None
     planned_allocated_bytes: int | None = None
     planned_reserved_bytes: int | None = None

@@ -89,6 +89,8 @@ def _values(job: EmitJob, launcher: str) -> dict[str, Any]:
         "launcher": launcher,
         "header": header(job),
         "hf_id": job.hf_id,
+        "revision": job.revision,
+        "at_revision": ", revision=args.revision" if job.revision else "",
         "block_classes": set(class_names(job)),
         "compute_dtype": TORCH_DTYPES[compute_dtype(job)],
         "param_dtype": TORCH_DTYPES[s.param_dtype],

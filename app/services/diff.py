@@ -19,7 +19,7 @@ SECTIONS = (
     "communication", "time", "cost", "warnings",
 )  # fmt: skip
 MAX_DIFF_LINES = 400
-_MODEL = ("name", "total_params", "active_params", "trainable_params", "counted_by")
+_MODEL = ("name", "total_params", "active_params", "trainable_params", "counted_by", "revision")
 _TOTALS = (
     "peak_allocated_bytes", "peak_reserved_bytes", "device_bytes", "needed_bytes",
     "peak_moment", "capacity_bytes", "fit_probability_frac",

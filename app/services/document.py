@@ -7,7 +7,7 @@ from typing import Any
 
 from app import ENGINE_VERSION
 from app.domain.checkpoint.result import CheckpointPlan, Export
-from app.domain.plan import Candidate, GpuMemory, Plan, PoolMemory, StepTime, TermResult
+from app.domain.plan import Candidate, GpuMemory, Plan, PoolMemory, Settings, StepTime, TermResult
 from app.domain.sources import SOURCES
 from app.services.request import PlanRequest
 
@@ -36,17 +36,37 @@ def plan_document(plan: Plan, request: PlanRequest) -> dict[str, Any]:
 
 def candidate_document(candidate: Candidate) -> dict[str, Any]:
     """One candidate: settings, memory, communication, time, cost."""
-    settings = candidate.settings
     return {
-        "settings": _fields(settings) | {"data_parallel": settings.dp},
+        "settings": _settings(candidate.settings),
         "verdict": candidate.verdict,
         "memory": {"gpu": _gpu(candidate.gpu), "host_per_node": _pool(candidate.host), "nvme_per_node": _pool(candidate.nvme)},
         "communication": {
             "terms": [_fields(t) | {"source": _cite(t.source)} for t in candidate.communication],
-            "bytes_per_step": sum(t.bytes_per_step for t in candidate.communication),
+            "bytes_per_step": _sent_bytes(candidate),
         },
         "time": _time(candidate.time),
-        "cost": {"usd_per_hour": candidate.usd_per_hour, "usd_per_billion_tokens": candidate.usd_per_billion_tokens},
+        "cost": _cost(candidate),
+    }
+
+
+def figures_document(plan: Plan) -> dict[str, Any]:
+    """What a row of a sweep shows: of the answer the totals, under the same names and in the same places, without terms and texts."""
+    best = plan.recommended
+    return {
+        "engine_version": ENGINE_VERSION,
+        "verdict": plan.verdict,
+        "summary": plan.summary,
+        "shortfall_bytes": plan.shortfall_bytes,
+        "model": _fields(plan.model),
+        "recommended": {
+            "settings": _settings(best.settings),
+            "verdict": best.verdict,
+            "memory": {"gpu": _gpu_totals(best.gpu), "host_per_node": _pool_totals(best.host), "nvme_per_node": _pool_totals(best.nvme)},
+            "communication": {"bytes_per_step": _sent_bytes(best)},
+            "time": {name: value for name, value in _time_totals(best.time).items() if name != "terms"},
+            "cost": _cost(best),
+        },
+        "warnings": [{"code": warning.code} for warning in plan.warnings],
     }
 
 
@@ -86,6 +106,18 @@ def _fields(record: Any) -> dict[str, Any]:
     return {name: getattr(record, name) for name in record.__slots__}
 
 
+def _settings(settings: Settings) -> dict[str, Any]:
+    return _fields(settings) | {"data_parallel": settings.dp}
+
+
+def _sent_bytes(candidate: Candidate) -> int:
+    return sum(t.bytes_per_step for t in candidate.communication)
+
+
+def _cost(candidate: Candidate) -> dict[str, Any]:
+    return {"usd_per_hour": candidate.usd_per_hour, "usd_per_billion_tokens": candidate.usd_per_billion_tokens}
+
+
 def _gpu(gpu: GpuMemory) -> dict[str, Any]:
     return {
         "terms": [_bytes_term(t) for t in gpu.terms],
@@ -94,6 +126,11 @@ def _gpu(gpu: GpuMemory) -> dict[str, Any]:
              "terms": [{"name": t.name, "category": t.category, "bytes": int(t.value), "exactness": t.exactness} for t in m.terms]}
             for m in gpu.moments
         ],
+    } | _gpu_totals(gpu)  # fmt: skip
+
+
+def _gpu_totals(gpu: GpuMemory) -> dict[str, Any]:
+    return {
         "peak_allocated_bytes": gpu.peak_allocated_bytes, "peak_reserved_bytes": gpu.peak_reserved_bytes, "device_bytes": gpu.device_bytes,
         "peak_reserved_expandable_bytes": gpu.expandable_bytes, "needed_bytes": gpu.needed_bytes,
         "peak_moment": gpu.peak_moment, "busiest_rank": gpu.busiest_rank, "capacity_bytes": gpu.capacity_bytes,
@@ -103,12 +140,20 @@ def _gpu(gpu: GpuMemory) -> dict[str, Any]:
 
 
 def _pool(pool: PoolMemory) -> dict[str, Any]:
-    return {"terms": [_bytes_term(t) for t in pool.terms], "peak_bytes": pool.peak_bytes, "capacity_bytes": pool.capacity_bytes}
+    return {"terms": [_bytes_term(t) for t in pool.terms]} | _pool_totals(pool)
+
+
+def _pool_totals(pool: PoolMemory) -> dict[str, Any]:
+    return {"peak_bytes": pool.peak_bytes, "capacity_bytes": pool.capacity_bytes}
 
 
 def _time(time: StepTime) -> dict[str, Any]:
     terms = [_described(t) | {"seconds": t.value} for t in time.terms]
-    return _fields(time) | {"interval_90_s": list(time.interval_90_s), "terms": terms}
+    return _time_totals(time) | {"terms": terms}
+
+
+def _time_totals(time: StepTime) -> dict[str, Any]:
+    return _fields(time) | {"interval_90_s": list(time.interval_90_s)}
 
 
 def _bytes_term(term: TermResult) -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app import ENGINE_VERSION
@@ -18,10 +19,10 @@ from app.emit.job import EmitJob
 from app.ingest.hub import Hub
 from app.observability import count_plan
 from app.services.document import checkpoint_document, plan_document
+from app.services.effort import EFFORT
 from app.services.releases import release_warnings
 from app.services.request import PlanRequest
 from app.services.resolve import Resolved, resolve
-from app.services.turns import PLANNING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,7 @@ class Answer:
 
     Attributes:
         trainer_files: files of the ``hf_auto`` dialect, which come beside those of the plan.
+        fetched: repository and commit of a model that was fetched from a hub.
     """
 
     request: PlanRequest
@@ -49,10 +51,13 @@ class Answer:
     job: EmitJob | None
     gpu_name: str
     trainer_files: tuple[Artifact, ...] = ()
+    fetched: Mapping[str, str | None] = field(default_factory=dict)
 
     def document(self) -> dict[str, Any]:
         """The JSON of the contract."""
-        return plan_document(self.plan, self.request) | {
+        document = plan_document(self.plan, self.request)
+        return document | {
+            "model": document["model"] | self.fetched,
             "checkpoint": checkpoint_document(self.checkpoint),
             "dialects": {"hf_auto": {a.filename: a.text for a in self.trainer_files}},
         }
@@ -66,8 +71,7 @@ class Answer:
 
 def answer(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UNSAVED) -> Answer:
     """Plan as ``planned`` does, and count the plan."""
-    with PLANNING.taken():
-        made = planned(request, hub, label)
+    made = planned(request, hub, label)
     count_plan(made.plan.verdict, made.plan.candidates, ((rejection.reason, rejection.count) for rejection in made.plan.rejected))
     return made
 
@@ -82,30 +86,50 @@ def planned(request: PlanRequest, hub: Hub | None = None, label: PlanLabel = _UN
 
     Raises:
         InvalidRequestError: the request makes no sense.
-        UnavailableError: the hub that a model is to be fetched from does not answer.
+        UnavailableError: the hub that a model is to be fetched from does not answer, or too many large searches are running.
     """
     resolved = resolve(request, hub)
-    return answer_of(request, resolved, make_plan(resolved.question), label)
+    with EFFORT.budget() as budget:  # not while a model is fetched, which others need not wait for
+        return answer_of(request, resolved, make_plan(resolved.question, budget), label)
+
+
+def brief_plan(request: PlanRequest, hub: Hub | None = None) -> Plan:
+    """The same plan without what a row of figures does not show: alternatives, ladder, ways out, checkpoints, the Trainer's files.
+
+    Its files are written all the same, since some warnings are about them.
+
+    Raises:
+        InvalidRequestError, UnavailableError: as ``planned``.
+    """
+    resolved = resolve(request, hub)
+    with EFFORT.budget() as budget:
+        return _with_files(request, resolved, make_plan(resolved.question, budget, brief=True), _UNSAVED)[0]
 
 
 def answer_of(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel = _UNSAVED) -> Answer:
     """The answer a plan makes: with what was assumed, and the files of the recommended settings."""
+    saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
+    plan, job = _with_files(request, resolved, plan, label)
+    trainer = trainer_files(job) if job is not None and plan.files else ()
+    fetched = {"hf_id": resolved.model.hf_id, "revision": resolved.model.commit} if resolved.model.commit else {}
+    return Answer(
+        request=request, plan=plan, checkpoint=saved, job=job if plan.files else None, gpu_name=resolved.gpu_name,
+        trainer_files=trainer, fetched=fetched,
+    )  # fmt: skip
+
+
+def _with_files(request: PlanRequest, resolved: Resolved, plan: Plan, label: PlanLabel) -> tuple[Plan, EmitJob | None]:
+    """The plan with its files and every warning; and what the files were written from, None where nothing fits."""
     assumed = tuple(
         PlanWarning(code="assumed", severity="info", message=a, field="cluster.pools", fix="Give the figure to replace it.")
         for a in resolved.assumed
     )
     plan = replace(plan, warnings=assumed + plan.warnings)
-    saved = checkpoint_plan(resolved.model.architecture, resolved.question.setup.recipe, plan.recommended.settings)
-    if plan.verdict == "does_not_fit":
-        return Answer(request=request, plan=plan, checkpoint=saved, job=None, gpu_name=resolved.gpu_name)
-    job = replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
-    files, unwritten = _files(job)
-    said = (*unwritten, *_revision(request), *release_warnings(job))
-    plan = replace(plan, files=files, warnings=plan.warnings + said)
-    return Answer(
-        request=request, plan=plan, checkpoint=saved, job=job if files else None, gpu_name=resolved.gpu_name,
-        trainer_files=trainer_files(job) if files else (),
-    )  # fmt: skip
+    job = None if plan.verdict == "does_not_fit" else replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
+    if job is not None:
+        files, unwritten = _files(job)
+        plan = replace(plan, files=files, warnings=(*plan.warnings, *unwritten, *release_warnings(job)))
+    return plan, job
 
 
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:
@@ -134,6 +158,7 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
     best = plan.recommended
     figures = {
         "model": f"{plan.model.name}, {format_count(plan.model.total_params)} parameters",
+        **({"commit": resolved.model.commit} if resolved.model.commit else {}),
         "GPUs": f"{best.settings.nodes} × {best.settings.gpus_per_node} {resolved.gpu_name}",
         "plan": describe(best.settings),
         "peak per GPU": f"{format_gib(best.gpu.device_bytes)} of {format_gib(best.gpu.capacity_bytes)} at {best.gpu.peak_moment}",
@@ -145,6 +170,7 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         settings=best.settings,
         model=resolved.model.architecture,
         hf_id=resolved.model.hf_id,
+        revision=resolved.model.commit,
         hf_config=resolved.model.hf_config,
         adapter=adapter,
         engine_version=ENGINE_VERSION,
@@ -153,18 +179,6 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         planned_allocated_bytes=best.gpu.peak_allocated_bytes,
         planned_reserved_bytes=best.gpu.peak_reserved_bytes,
     )
-
-
-def _revision(request: PlanRequest) -> tuple[PlanWarning, ...]:
-    """The figures are of the named revision; the training script would load another."""
-    if request.model.revision is None:
-        return ()
-    message = f"The plan is for revision {request.model.revision}, but the training script loads the repository's default branch."
-    said = PlanWarning(
-        code="revision_not_in_script", severity="warning", field="model.revision", message=message,
-        fix="Download that revision and give its folder to the script as --model.",
-    )  # fmt: skip
-    return (said,)
 
 
 def _files(job: EmitJob) -> tuple[tuple[Artifact, ...], tuple[PlanWarning, ...]]:

@@ -40,9 +40,26 @@ def replan(saved: StoredPlan, hub: Hub | None = None) -> dict[str, Any]:
         raise ConflictError(
             f"the request was saved under engine {saved.engine_version}, and {ENGINE_VERSION} does not take it: {field}: {first['msg']}"
         ) from error
+    asked, commit = request.model.revision, _commit(saved, request)
+    if commit:
+        # What moved is to be the engine, not the model: a branch may point elsewhere by now.
+        request = request.model_copy(update={"model": request.model.model_copy(update={"revision": commit})})
     document = answer(request, hub).document()
+    document["request"]["model"]["revision"] = asked
     origin = {"id": saved.id, "name": saved.name, "created_at": saved.created_at.isoformat(), "engine_version": saved.engine_version}
-    return document | {"replan_of": origin, "changes": changes(saved.answer, document)}
+    moved = changes(saved.answer, document)
+    if request.model.hf_id:
+        moved["summary"] += f" The model was read at {commit}, the commit that was saved." if commit else _UNKNOWN_COMMIT
+    return document | {"replan_of": origin, "changes": moved}
+
+
+_UNKNOWN_COMMIT = " The commit the model was read at was not saved then, so the model may be another one now."
+
+
+def _commit(saved: StoredPlan, request: PlanRequest) -> str | None:
+    """The commit a fetched model was read at; None for others, and where an earlier engine did not record it."""
+    recorded = (saved.answer.get("model") or {}).get("revision")
+    return str(recorded) if request.model.hf_id and recorded else None
 
 
 def changes(then: Document, now: Document) -> dict[str, Any]:
@@ -89,7 +106,7 @@ def _why(row: Row, moved: Sequence[Row], then: Document, now: Document) -> str:
         "verdict": lambda: _why_verdict(then, now),
         "settings": lambda: _why_settings(then, now),
         "request": lambda: "what was asked is the same; the engine fills in or reads this field differently",
-        "model": lambda: f"counted by {now['model'].get('counted_by')}, was {(then.get('model') or {}).get('counted_by')}",
+        "model": lambda: _why_model(row, then, now),
         "warnings": lambda: "new" if row.values[0] is None else "no longer said" if row.values[1] is None else "said differently",
     }
     if row.section in special:
@@ -113,6 +130,12 @@ def _why_term(section: str, name: str, then: Document, now: Document) -> str:
     if before.get("formula") != after.get("formula"):
         return f"other numbers in the same equation: {after.get('formula')}, was {before.get('formula')}"
     return "the same formula with another rate or rounding behind it"
+
+
+def _why_model(row: Row, then: Document, now: Document) -> str:
+    if row.key == "revision":
+        return "read at another commit" if all(row.values) else "not recorded then" if row.values[1] else "not fetched now"
+    return f"counted by {now['model'].get('counted_by')}, was {(then.get('model') or {}).get('counted_by')}"
 
 
 def _why_verdict(then: Document, now: Document) -> str:

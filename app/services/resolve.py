@@ -29,11 +29,16 @@ from app.services.request import AdapterIn, ModelIn, PlanRequest, ShapeIn, Train
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResolvedModel:
-    """A model with what emitted scripts need to build it."""
+    """A model with what emitted scripts need to build it.
+
+    Attributes:
+        commit: of the repository, where it was fetched from a hub.
+    """
 
     architecture: Architecture
     hf_id: str | None = None
     hf_config: Mapping[str, Any] | None = None
+    commit: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,9 +92,9 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
     if given.params is not None:
         return ResolvedModel(architecture=_of_params(given.params))
     if given.hf_id is not None and hub is not None:
-        config = hub.config(given.hf_id, given.revision)
-        architecture = _of_config(json.dumps(config), given.hf_id, "hf_id")
-        return ResolvedModel(architecture=architecture, hf_id=given.hf_id, hf_config=config)
+        found = hub.model(given.hf_id, given.revision)
+        architecture = _of_config(json.dumps(found.config), given.hf_id, "hf_id")
+        return ResolvedModel(architecture=architecture, hf_id=given.hf_id, hf_config=found.config, commit=found.commit)
     raise InvalidRequestError.at(
         "model",
         "hf_id",

@@ -60,7 +60,7 @@ class SavedPlans:
 
     def __init__(self, database: Database, *, page_size_max: int = 100) -> None:
         self._database = database
-        self._page_size_max = page_size_max
+        self.page_size_max = page_size_max
 
     def save(
         self,
@@ -86,25 +86,36 @@ class SavedPlans:
             ConflictError: the key was used for another request.
             UnavailableError: the database does not answer.
         """
-        _check_text("name", name, MAX_NAME)
-        _check_text("note", note, MAX_NOTE)
+        _check_words(name, note)
         token = secrets.token_urlsafe(32)
-        plan = _new_plan(request, answer, name=name.strip(), note=note.strip(), edit_token_hash=_sha256(token.encode()))
+        plan = _new_plan(request, answer, name=name.strip(), note=note.strip(), edit_token_hash=sha256(token.encode()))
         plan = replace(plan, id=plan_id) if plan_id else plan
         if idempotency_key is None:
             with self._database.session(write=True) as session:
                 PlanRepository(session).add(plan)
             return _saved(plan, edit_token=token)
-        _check_key(idempotency_key)
-        digest = _sha256(orjson.dumps([plan.request, plan.name, plan.note], option=orjson.OPT_SORT_KEYS))
-        claim = IdempotencyRecord(key=idempotency_key, request_hash=digest, plan_id=plan.id)
-        replay = self._replayed(claim)
-        if replay is None and self._add_claimed(plan, claim):
+        claim = _claim(idempotency_key, plan.request, plan.name, plan.note, plan.id)
+        if self._add_claimed(plan, claim):
             return _saved(plan, edit_token=token)
-        replay = replay or self._replayed(claim)
+        replay = self._replayed(claim)
         if replay is None:
             raise ConflictError("the plan saved under this Idempotency-Key was deleted just now; send it again")
         return replay
+
+    def earlier(
+        self, request: Mapping[str, Any], *, name: str = "", note: str = "", idempotency_key: str | None = None
+    ) -> SavedPlan | None:
+        """The plan that an earlier ``save`` under this key made, so that a retry computes nothing; None where there was none.
+
+        Another save of the key may come between this and ``save``, which finds it then.
+
+        Raises:
+            InvalidRequestError, ConflictError, UnavailableError: as ``save`` does.
+        """
+        if idempotency_key is None:
+            return None
+        _check_words(name, note)
+        return self._replayed(_claim(idempotency_key, _document(request), name.strip(), note.strip()))
 
     def get(self, plan_id: str) -> SavedPlan:
         """Read a plan; raises ``NotFoundError``."""
@@ -117,8 +128,8 @@ class SavedPlans:
         Raises:
             InvalidRequestError: the cursor is not of this list, or the limit is out of range.
         """
-        if not 1 <= limit <= self._page_size_max:
-            raise InvalidRequestError.at("limit", msg=f"limit {limit} is not between 1 and {self._page_size_max}")
+        if not 1 <= limit <= self.page_size_max:
+            raise InvalidRequestError.at("limit", msg=f"limit {limit} is not between 1 and {self.page_size_max}")
         after = Cursor.decode(cursor) if cursor else None
         with self._database.session() as session:
             found = PlanRepository(session).list(wanted or PlanFilter(), after=after, limit=limit + 1)
@@ -129,7 +140,7 @@ class SavedPlans:
     def delete(self, plan_id: str, edit_token: str) -> None:
         """Delete a plan; raises ``NotFoundError``, or ``ForbiddenError`` where the token is another one."""
         with self._database.session(write=True) as session:
-            deleted = PlanRepository(session).delete(plan_id, _sha256(edit_token.encode(errors="replace")))
+            deleted = PlanRepository(session).delete(plan_id, sha256(edit_token.encode(errors="replace")))
         if not deleted:
             raise ForbiddenError("this edit_token is not the plan's; it was given once, when the plan was saved")
 
@@ -169,6 +180,25 @@ class SavedPlans:
 def new_plan_id() -> str:
     """An id that no plan has and nobody can guess."""
     return secrets.token_urlsafe(16)
+
+
+def key_of_client(client: str, idempotency_key: str | None) -> str | None:
+    """What an ``Idempotency-Key`` is kept under: of each client its own, where clients are known.
+
+    Raises:
+        InvalidRequestError: the key is too long or not printable ASCII.
+    """
+    if not client or idempotency_key is None:
+        return idempotency_key
+    check_key(idempotency_key)
+    return f"{client}:{sha256(idempotency_key.encode())}"
+
+
+def _claim(key: str, request: Mapping[str, Any], name: str, note: str, plan_id: str = "") -> IdempotencyRecord:
+    """A key with the hash of what it is to stand for."""
+    check_key(key)
+    digest = sha256(orjson.dumps([request, name, note], option=orjson.OPT_SORT_KEYS))
+    return IdempotencyRecord(key=key, request_hash=digest, plan_id=plan_id)
 
 
 def _new_plan(request: Mapping[str, Any], answer: Mapping[str, Any], *, name: str, note: str, edit_token_hash: str) -> NewPlan:
@@ -220,14 +250,21 @@ def _saved(plan: StoredPlan, *, edit_token: str | None = None, replayed: bool = 
     return SavedPlan(**shared, edit_token=edit_token, replayed=replayed)
 
 
-def _check_text(field: str, value: str, longest: int) -> None:
+def _check_words(name: str, note: str) -> None:
+    check_text("name", name, MAX_NAME)
+    check_text("note", note, MAX_NOTE)
+
+
+def check_text(field: str, value: str, longest: int) -> None:
+    """Refuse a text that is too long, or that no database holds; raises ``InvalidRequestError``."""
     if len(value) > longest:
         raise InvalidRequestError.at(field, msg=f"{field} has {len(value):,} characters, more than {longest:,}")
     if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
         raise InvalidRequestError.at(field, msg=f"{field} holds a character that is no text (U+0000 or half a pair)")
 
 
-def _check_key(key: str) -> None:
+def check_key(key: str) -> None:
+    """Refuse what is no ``Idempotency-Key``; raises ``InvalidRequestError``."""
     if not (1 <= len(key) <= MAX_KEY and key.isascii() and key.isprintable()):
         raise InvalidRequestError.at(
             "Idempotency-Key",
@@ -236,5 +273,6 @@ def _check_key(key: str) -> None:
         )
 
 
-def _sha256(data: bytes) -> str:
+def sha256(data: bytes) -> str:
+    """Hash of a secret or of a request, as it is stored."""
     return hashlib.sha256(data).hexdigest()

@@ -11,6 +11,7 @@ from app.domain.cluster.cluster import Pool, pool_choices
 from app.domain.errors import InvalidRequestError
 from app.domain.parallel.mesh import divisors
 from app.domain.plan import Candidate
+from app.domain.search.budget import Budget
 from app.domain.search.evaluate import with_best_sizes
 from app.domain.search.objective import choose, nearest
 from app.domain.search.planner import best_of, try_pools
@@ -18,9 +19,9 @@ from app.domain.search.results import candidate_at
 from app.domain.search.scan import search
 from app.domain.search.stretch import largest
 from app.ingest.hub import Hub
-from app.services.request import MAX_TOKENS, PlanRequest
-from app.services.resolve import Resolved, resolve
-from app.services.turns import PLANNING
+from app.services.effort import EFFORT
+from app.services.request import MAX_TOKENS, ModelIn, PlanRequest
+from app.services.resolve import Resolved, resolve, resolve_model
 
 Variable = Literal["sequence", "micro-batch", "gpus"]
 VARIABLES: tuple[Variable, ...] = ("sequence", "micro-batch", "gpus")
@@ -95,8 +96,11 @@ def curve(request: PlanRequest, settings: Mapping[str, Any], variable: Variable,
     Raises:
         InvalidRequestError: the request cannot be answered, or not with these settings.
     """
-    with PLANNING.taken():
-        return _moved(_Moved.of(request, settings, hub), variable)
+    if request.model.hf_id is not None:  # fetched once, and not while others wait
+        config = resolve_model(request.model, hub).hf_config
+        request = request.model_copy(update={"model": ModelIn(hf_config=config)})
+    with EFFORT.budget() as budget:
+        return _moved(_Moved.of(request, settings, budget), variable)
 
 
 def pins_of(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -151,18 +155,17 @@ class _Moved:
 
     request: PlanRequest
     settings: Mapping[str, Any]
-    hub: Hub | None
     members: tuple[int, ...]
     joined: Pool | None
 
     @classmethod
-    def of(cls, request: PlanRequest, settings: Mapping[str, Any], hub: Hub | None) -> _Moved:
+    def of(cls, request: PlanRequest, settings: Mapping[str, Any], budget: Budget) -> _Moved:
         members: tuple[int, ...] = (0,)
         joined: Pool | None = None
         if len(request.cluster.pools) > 1:
-            chosen = _pool_used(resolve(pinned(request, settings), hub), settings)
+            chosen = _pool_used(resolve(pinned(request, settings)), settings, budget)
             members, joined = chosen.members, chosen if len(chosen.members) > 1 else None
-        return cls(request=request, settings=settings, hub=hub, members=members, joined=joined)
+        return cls(request=request, settings=settings, members=members, joined=joined)
 
     @property
     def world(self) -> tuple[int, int]:
@@ -177,7 +180,7 @@ class _Moved:
         if self.joined is None:
             pools = [pools[0].model_copy(update={"gpus_per_node": gpus, "nodes": nodes})]
         request = request.model_copy(update={"cluster": request.cluster.model_copy(update={"pools": pools})})
-        found = resolve(request, self.hub)
+        found = resolve(request)
         if self.joined is None:
             return found
         pool = replace(self.joined, nodes=nodes)
@@ -195,19 +198,19 @@ class _Moved:
         """Whether it fits the same devices with these changes."""
         question = self.resolved(self.world, **changes).question
         try:
-            return bool(search(replace(question.setup, pool=question.pools[0]), question.constraints, timed=False).table.fits.any())
+            return bool(search(replace(question.setup, pool=question.pools[0]), question.constraints).table.fits.any())
         except InvalidRequestError:
             return False
 
 
-def _pool_used(resolved: Resolved, settings: Mapping[str, Any]) -> Pool:
+def _pool_used(resolved: Resolved, settings: Mapping[str, Any], budget: Budget) -> Pool:
     """The pool, or pools joined, that the settings are for; the best of several that are alike."""
     gpus, nodes = settings["gpus_per_node"], settings["nodes"]
     pools = pool_choices(resolved.question.pools)
     same = [p for p in pools if (p.node.gpus_per_node, p.nodes) == (gpus, nodes)]
     wide = [p for p in pools if p.node.gpus_per_node >= gpus and p.nodes >= nodes]
     indices = {p.members for p in same or wide or pools}
-    tried = [found for found in try_pools(resolved.question) if found.setup.pool.members in indices]
+    tried = [found for found in try_pools(resolved.question, budget) if found.setup.pool.members in indices]
     if not tried:
         raise InvalidRequestError(f"none of the pools has {nodes} nodes of {gpus} GPUs, which this plan uses")
     return best_of(tried, "throughput")[0].setup.pool

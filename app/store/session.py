@@ -51,10 +51,10 @@ def make_engine(url: str, options: DatabaseOptions = DatabaseOptions()) -> Engin
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
-    return create_engine(url, pool_pre_ping=True, connect_args=_postgres_arguments(options), **shared)
+    return create_engine(url, pool_pre_ping=True, connect_args=postgres_arguments(options), **shared)
 
 
-def _postgres_arguments(options: DatabaseOptions) -> dict[str, Any]:
+def postgres_arguments(options: DatabaseOptions) -> dict[str, Any]:
     """What libpq is told: a server that vanished without a word is noticed by keepalives and by unacknowledged data."""
     idle_ms, statement_ms = options.idle_timeout_s * 1000, options.statement_timeout_s * 1000
     server = {"statement_timeout": statement_ms, "idle_in_transaction_session_timeout": idle_ms, "timezone": "UTC"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, DateTime, ForeignKey, Index, MetaData, String, Text, TypeDecorator
+from sqlalchemy import JSON, CheckConstraint, DateTime, ForeignKey, Index, LargeBinary, MetaData, String, Text, TypeDecorator
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -42,7 +42,7 @@ class Base(DeclarativeBase):
     """Base of the mapped classes."""
 
     metadata = MetaData(naming_convention=NAMES)
-    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON}  # noqa: RUF012 (read by SQLAlchemy)
+    type_annotation_map = {datetime: UtcDateTime, dict[str, Any]: JSON, list[str]: JSON, bytes: LargeBinary}  # noqa: RUF012 (SQLAlchemy's)
 
 
 class PlanRow(Base):
@@ -83,3 +83,74 @@ class IdempotencyRow(Base):
     request_hash: Mapped[str] = mapped_column(String(64))
     plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), index=True)
     created_at: Mapped[datetime]
+
+
+class SweepRow(Base):
+    """Many planning requests as one job. It is kept for some days only, and is no part of an export.
+
+    ``axes`` are the paths that a grid varies, in order; empty for a list of requests. ``finished_at`` is when it was done or cancelled.
+    """
+
+    __tablename__ = "sweeps"
+    __table_args__ = (
+        CheckConstraint("state IN ('queued', 'running', 'done', 'cancelled')", name="state"),
+        CheckConstraint("detail IN ('figures', 'plan')", name="detail"),
+        Index(None, "state", "created_at"),
+        Index(None, "finished_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    created_at: Mapped[datetime]
+    finished_at: Mapped[datetime | None]
+    state: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(String(200))
+    detail: Mapped[str] = mapped_column(String(16))
+    total: Mapped[int]
+    axes: Mapped[list[str]]
+    edit_token_hash: Mapped[str] = mapped_column(String(64))
+    idempotency_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    request_hash: Mapped[str] = mapped_column(String(64))
+
+
+class SweepChunkRow(Base):
+    """A hundred or so requests of a sweep in a row, and their results: written once, by whoever is first.
+
+    Both are JSON Lines, compressed. Until ``leased_until`` somebody works on it; the counts are of its results.
+    """
+
+    __tablename__ = "sweep_chunks"
+
+    sweep_id: Mapped[str] = mapped_column(ForeignKey("sweeps.id", ondelete="CASCADE"), primary_key=True)
+    number: Mapped[int] = mapped_column(primary_key=True)
+    first: Mapped[int]
+    size: Mapped[int]
+    leased_until: Mapped[datetime | None]
+    done_at: Mapped[datetime | None]
+    engine_version: Mapped[str | None] = mapped_column(String(32))
+    fits: Mapped[int]
+    tight: Mapped[int]
+    does_not_fit: Mapped[int]
+    failed: Mapped[int]
+    requests: Mapped[bytes]
+    results: Mapped[bytes | None]
+
+
+class ApiKeyRow(Base):
+    """A key that lets a client in where keys are required: all of it but the secret, of which there is a hash.
+
+    ``owner`` is the id of the first of a line of keys, each made from the one before by rotation: it stands for the client.
+    """
+
+    __tablename__ = "api_keys"
+
+    id: Mapped[str] = mapped_column(String(16), primary_key=True)
+    owner: Mapped[str] = mapped_column(String(16))
+    name: Mapped[str] = mapped_column(String(200))
+    hash: Mapped[str] = mapped_column(String(64))
+    scopes: Mapped[str] = mapped_column(String(200))
+    """Words with spaces between them."""
+    created_at: Mapped[datetime]
+    expires_at: Mapped[datetime | None]
+    revoked_at: Mapped[datetime | None]
+    last_used_at: Mapped[datetime | None]
+    """To the hour: it is not written for every request."""

@@ -1,5 +1,7 @@
 """Every saved plan as lines of JSON, and back: the same rows on either database.
 
+Sweeps are no part of it: they are kept for some days only, and made again by whoever has their requests.
+
 A file is a header, a line for each plan and each idempotency key, and a footer that counts them, without which it is cut short.
 Hashes of edit tokens are in it, the tokens are not: they go on deleting the plans they were given for.
 """
@@ -18,11 +20,13 @@ from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, InvalidRequestError
 from app.store.repository import search_text
-from app.store.tables import Base, UtcDateTime
+from app.store.tables import Base, IdempotencyRow, PlanRow, UtcDateTime
 
 FORMAT, VERSION = "shardplan-export", 1
 _DERIVED = "search_text"
-_TABLES: dict[str, Table] = {str(table.name): table for table in Base.metadata.sorted_tables}  # plans before what refers to them
+_TABLES: dict[str, Table] = {
+    row.__tablename__: Base.metadata.tables[row.__tablename__] for row in (PlanRow, IdempotencyRow)
+}  # plans before what refers to them
 _BATCH = 100
 
 

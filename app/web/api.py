@@ -10,8 +10,8 @@ from fastapi import APIRouter, Body, Depends, Header, Query, Response
 from app.domain.plan import Artifact
 from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
-from app.services.saved_plans import SavedPlan, new_plan_id
-from app.web.deps import HubDep, MetricsDep, SavedPlansDep, json_only
+from app.services.saved_plans import SavedPlan, key_of_client, new_plan_id
+from app.web.deps import ClientIdDep, HubDep, MetricsDep, SavedPlansDep, json_only
 from app.web.schemas import EXAMPLE_REQUEST, DialectName, FileName, PlanOut, Responses, SavedPlanOut, SaveRequest, files, problems
 
 router = APIRouter(dependencies=[Depends(json_only)])
@@ -74,15 +74,17 @@ def post_plans(
     body: Annotated[SaveRequest, Body(openapi_examples=_EXAMPLES)],
     saved: SavedPlansDep,
     hub: HubDep,
+    client: ClientIdDep,
     idempotency_key: Annotated[str | None, Header(max_length=200)] = None,
 ) -> Response:
     """Plan, and keep request and answer. ``edit_token`` is given once: it is needed to delete the plan."""
     request = PlanRequest.model_validate(body.model_dump(exclude={"name", "note"}, exclude_unset=True))
     document = body.model_dump(mode="json", exclude={"name", "note"}, exclude_unset=True)
-    label = PlanLabel(id=new_plan_id(), name=body.name.strip())
-    kept = saved.save(
-        document, answer(request, hub, label).document(), name=body.name, note=body.note, idempotency_key=idempotency_key, plan_id=label.id
-    )
+    own: Any = {"name": body.name, "note": body.note, "idempotency_key": key_of_client(client, idempotency_key)}
+    kept = saved.earlier(document, **own)
+    if kept is None:
+        label = PlanLabel(id=new_plan_id(), name=body.name.strip())
+        kept = saved.save(document, answer(request, hub, label).document(), **own, plan_id=label.id)
     return json_response(saved_document(kept), 200 if kept.replayed else 201, {"location": f"/plans/{kept.id}"})
 
 

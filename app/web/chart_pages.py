@@ -18,7 +18,6 @@ from app.ingest.hub import Hub
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan
-from app.services.turns import PLANNING
 from app.services.what_if import Curve, Variable, curve, pins_of
 from app.web.deps import HubDep, Posted, SavedPlansDep
 from app.web.figures import CURVES, NAMES, OF_DOCUMENT, Canvas, Figure, what_if
@@ -191,5 +190,4 @@ def _of_json(question: str) -> Mapping[str, Any]:
 
 
 def _planned(question: PlanRequest, hub: Hub | None) -> Mapping[str, Any]:
-    with PLANNING.taken():
-        return planned(question, hub).document()
+    return planned(question, hub).document()

@@ -11,11 +11,14 @@ from starlette.datastructures import UploadFile
 from app.domain.errors import FieldError
 from app.ingest.hub import Hub
 from app.observability import Metrics
+from app.services.key_check import KeyCheck
 from app.services.saved_plans import SavedPlans
+from app.services.sweeps.kept import Sweeps
 from app.store.session import Database
+from app.web.keys import client_id
 from app.web.problems import JSON, MediaTypeError
 
-_JSON = re.compile(r"application/(?:[^\s/;]+\+)?json", re.IGNORECASE)
+JSON_TYPE = re.compile(r"application/(?:[^\s/;]+\+)?json", re.IGNORECASE)
 _QUIET = frozenset({"GET", "HEAD", "OPTIONS", "DELETE"})
 
 
@@ -34,6 +37,21 @@ async def get_saved_plans(request: Request) -> SavedPlans:
     return cast(SavedPlans, request.app.state.saved_plans)
 
 
+async def get_sweeps(request: Request) -> Sweeps:
+    """The use cases of sweeps."""
+    return cast(Sweeps, request.app.state.sweeps)
+
+
+async def get_client_id(request: Request) -> str:
+    """The client a request's key stands for; empty where no key is asked for."""
+    return client_id(request.scope.get("state", {}))
+
+
+async def get_key_check(request: Request) -> KeyCheck:
+    """What says whether a key may enter."""
+    return cast(KeyCheck, request.app.state.key_check)
+
+
 async def get_metrics(request: Request) -> Metrics:
     """The process's counters."""
     return cast(Metrics, request.app.state.metrics)
@@ -46,7 +64,7 @@ async def json_only(request: Request) -> None:
         MediaTypeError: with the Content-Type that was given, and the one that is read.
     """
     given = request.headers.get("content-type", "")
-    if request.method in _QUIET or _JSON.fullmatch(given.partition(";")[0].strip()) or not await request.body():
+    if request.method in _QUIET or JSON_TYPE.fullmatch(given.partition(";")[0].strip()) or not await request.body():
         return
     msg = f"Content-Type is {given[:80]!r}; this address reads JSON" if given else "the body has no Content-Type; this address reads JSON"
     hint = f"send Content-Type: {JSON}"
@@ -62,5 +80,7 @@ async def get_posted(request: Request) -> list[tuple[str, str]]:
 HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
+SweepsDep = Annotated[Sweeps, Depends(get_sweeps)]
+ClientIdDep = Annotated[str, Depends(get_client_id)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]
 Posted = Annotated[list[tuple[str, str]], Depends(get_posted)]

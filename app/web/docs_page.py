@@ -57,7 +57,7 @@ def _operations(document: Schema, origin: str) -> Iterator[dict[str, Any]]:
                 ],
                 "body": _reference(body.get("schema", {})),
                 "example": json.dumps(example, indent=2) if example else "",
-                "curl": _curl(method.upper(), origin + path, example),
+                "curl": _curl(method.upper(), origin + path, example, keyed="security" in operation),
                 "answer": _reference(ok.get("content", {}).get("application/json", {}).get("schema", {})),
                 "problems": [
                     {"status": s, "what": a.get("description", "")} for s, a in operation["responses"].items() if not s.startswith("2")
@@ -65,8 +65,10 @@ def _operations(document: Schema, origin: str) -> Iterator[dict[str, Any]]:
             }
 
 
-def _curl(method: str, url: str, example: Any) -> str:
-    parts = ["curl"] + ([f"-X {method}"] if method not in ("GET", "POST") else []) + [f"'{url}'"]
+def _curl(method: str, url: str, example: Any, *, keyed: bool) -> str:
+    implied = "GET" if example is None else "POST"  # curl posts where there is something to post
+    parts = ["curl"] + ([f"-X {method}"] if method != implied else []) + [f"'{url}'"]
+    parts += ["-H 'Authorization: Bearer shp_…'"] if keyed else []
     if example is not None:
         parts += ["-H 'Content-Type: application/json'", f"-d '{json.dumps(example)}'"]
     if method == "DELETE":

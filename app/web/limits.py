@@ -1,4 +1,4 @@
-"""How many requests one client may send in a while: counted in this process, off unless a rate is set."""
+"""How many requests one client, by key or else by address, may send in a while: counted in this process, off unless a rate is set."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class RateLimit:
         if scope["type"] != "http" or scope["path"].startswith(UNCOUNTED):
             await self._app(scope, receive, send)
             return
-        client = client_of(scope, self._trusted)
+        key = scope.get("state", {}).get("key")
+        client = f"key {key.owner}" if key else client_of(scope, self._trusted)
         refused = next((rate for rate in self._rates if not self._limiter.hit(rate, client)), None)
         windows = [(rate, self._limiter.get_window_stats(rate, client)) for rate in ([refused] if refused else self._rates)]
         rate, window = min(windows, key=lambda found: found[1].remaining)
@@ -45,7 +46,7 @@ class RateLimit:
         if refused is None:
             await self._app(scope, receive, _told(send, told))
             return
-        detail = f"this address may send {refused}; it may send again in {wait} s"
+        detail = f"this {'key' if key else 'address'} may send {refused}; it may send again in {wait} s"
         problem = problems.Problem(
             status=429, code="too_many_requests", title="Too many requests", detail=detail, headers=told | {"Retry-After": str(wait)}
         )
@@ -69,7 +70,7 @@ def client_of(scope: Scope, trusted: tuple[Network, ...]) -> str:
     """Address that a request comes from: the peer, or whom a trusted proxy says it answers, read from the nearest hop outwards."""
     peer = (scope.get("client") or ("unknown", 0))[0]
     hops = [hop.strip() for value in Headers(scope=scope).getlist("x-forwarded-for") for hop in value.split(",")]
-    while hops and _is_in(peer, trusted):
+    while hops and is_in(peer, trusted):
         nearest = hops.pop()
         if _network(nearest) is None:
             break  # what is no address was not written by a proxy of ours
@@ -78,7 +79,8 @@ def client_of(scope: Scope, trusted: tuple[Network, ...]) -> str:
     return peer if network is None else str(network)
 
 
-def _is_in(address: str, networks: tuple[Network, ...]) -> bool:
+def is_in(address: str, networks: tuple[Network, ...]) -> bool:
+    """Whether an address is one of some networks."""
     try:
         return any(ip_address(address) in network for network in networks)
     except ValueError:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlencode, urlsplit
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
@@ -15,12 +15,13 @@ from app.catalog.models import load_models
 from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
-from app.services.saved_plans import ForbiddenError, new_plan_id
+from app.services.saved_plans import key_of_client, new_plan_id
 from app.web import catalog_pages, chart_pages, docs_page, saved_pages, what_if_page
 from app.web.api import Dialect, file_response, json_response, saved_document
-from app.web.deps import HubDep, Posted, SavedPlansDep
+from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
 from app.web.forms import Form, FormError, complaint_of, read_form, to_fields
+from app.web.origins import refuse_cross_site
 from app.web.problems import Problem, prefers_html
 from app.web.rendering import page
 from app.web.schemas import EXAMPLE_REQUEST, FileName
@@ -72,17 +73,22 @@ def post_download(file: FileName, pairs: Posted, hub: HubDep, dialect: Dialect =
 
 
 @router.post("/save", include_in_schema=False)
-def post_save(request: Request, pairs: Posted, saved: SavedPlansDep, hub: HubDep) -> Response:
+def post_save(request: Request, pairs: Posted, saved: SavedPlansDep, hub: HubDep, client: ClientIdDep) -> Response:
     """Save the answer and show it, once with the token that deletes it."""
-    _refuse_cross_site(request)
+    refuse_cross_site(request)
     own = {name: text for name, text in pairs if name in OWN_FIELDS}
-    label = PlanLabel(id=new_plan_id(), name=own.get("name", "").strip())
-    answered = _answered(read_form(_of_plan(pairs)), hub, label)
-    if answered.answer is None or answered.form.request is None:
-        return _plan_page(request, answered)
-    asked = answered.form.request.model_dump(mode="json", exclude_unset=True)
-    words = {key: own.get(key, "") for key in ("name", "note")}
-    kept = saved.save(asked, answered.answer.document(), **words, idempotency_key=own.get("key") or None, plan_id=label.id)
+    form = read_form(_of_plan(pairs))
+    if form.request is None:
+        return _plan_page(request, Answered(form=form, answer=None))
+    asked = form.request.model_dump(mode="json", exclude_unset=True)
+    words: Any = {key: own.get(key, "") for key in ("name", "note")} | {"idempotency_key": key_of_client(client, own.get("key") or None)}
+    kept = saved.earlier(asked, **words)
+    if kept is None:
+        label = PlanLabel(id=new_plan_id(), name=own.get("name", "").strip())
+        answered = _answered(form, hub, label)
+        if answered.answer is None:
+            return _plan_page(request, answered)
+        kept = saved.save(asked, answered.answer.document(), **words, plan_id=label.id)
     response = saved_pages.saved_page(saved_document(kept), request, status=200 if kept.replayed else 201)
     response.headers["location"] = f"/plans/{kept.id}"
     response.headers["cache-control"] = "no-store"
@@ -167,18 +173,3 @@ def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Resp
     if form.request is None:
         raise complaint_of(form)
     return file_response(file_of(form.request, file, dialect=dialect, hub=hub))
-
-
-def _refuse_cross_site(request: Request) -> None:
-    """Refuse a post that another site's page sent.
-
-    Raises:
-        ForbiddenError: the browser says so in Sec-Fetch-Site, or in Origin where it does not send that.
-    """
-    site, origin = request.headers.get("sec-fetch-site"), request.headers.get("origin")
-    if site is not None:
-        own = site in ("same-origin", "none")
-    else:
-        own = origin is None or urlsplit(origin).netloc == request.headers.get("host", "")
-    if not own:
-        raise ForbiddenError("this form was sent from another site; open Shardplan itself and save there")

@@ -22,12 +22,14 @@ from app.domain.errors import (
     UnavailableError,
 )
 from app.observability import request_id_var
+from app.services.key_check import UnauthorizedError
 from app.services.saved_plans import ForbiddenError
+from app.services.sweeps.kept import TooManySweepsError
 from app.web.validation import field_errors
 
 PROBLEM_JSON = "application/problem+json"
 JSON = "application/json"
-RETRY_AFTER_S = 5
+RETRY_AFTER_S, SWEEPS_RETRY_AFTER_S = 5, 30
 
 
 class MediaTypeError(ShardplanError):
@@ -41,9 +43,11 @@ STATUS: dict[type[ShardplanError], int] = {
     InvalidRequestError: 422,
     NotFoundError: 404,
     ConflictError: 409,
+    UnauthorizedError: 401,
     ForbiddenError: 403,
     MediaTypeError: 415,
     UnavailableError: 503,
+    TooManySweepsError: 429,
     ShardplanError: 400,
 }
 
@@ -118,7 +122,9 @@ def from_error(error: ShardplanError) -> Problem:
     """The problem an error of this product stands for."""
     status = next(STATUS[kind] for kind in type(error).__mro__ if kind in STATUS)
     headers = {
+        HTTPStatus.UNAUTHORIZED: {"WWW-Authenticate": 'Bearer realm="shardplan"'},
         HTTPStatus.SERVICE_UNAVAILABLE: {"Retry-After": str(RETRY_AFTER_S)},
+        HTTPStatus.TOO_MANY_REQUESTS: {"Retry-After": str(SWEEPS_RETRY_AFTER_S)},
         HTTPStatus.UNSUPPORTED_MEDIA_TYPE: {"Accept": JSON},
     }.get(HTTPStatus(status), {})
     return Problem(status=status, code=error.code, title=error.title, detail=error.detail, errors=error.errors, headers=headers)

@@ -48,7 +48,10 @@ def environment() -> Environment:
 
 def page(request: Request, template: str, *, status: int = 200, **context: Any) -> Response:
     """A rendered page."""
-    html = environment().get_template(template).render(path=request.url.path, **context)
+    state = request.app.state if "app" in request.scope else None
+    lists = getattr(state, "list_plans", True)
+    around = {"path": request.url.path, "lists": lists, "signed_in": request.scope.get("state", {}).get("key_by_cookie", False)}
+    html = environment().get_template(template).render(**around, **context)
     return Response(html, status_code=status, media_type="text/html", headers=HEADERS)
 
 

@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
-from app.services.saved_plans import PlanPage
+from app.services.saved_plans import ForbiddenError, PlanPage
 from app.store.repository import PlanFilter
 from app.web.api import json_response, saved_document
 from app.web.deps import SavedPlansDep
 from app.web.forms import to_fields
 from app.web.problems import prefers_html
 from app.web.rendering import page
-from app.web.schemas import PAGE, PlanListOut, SavedPlanOut, problems
+from app.web.schemas import MAX_PAGE, PAGE, PlanListOut, SavedPlanOut, problems
 from app.web.views import VERDICTS, answer_view
 
 router = APIRouter(tags=["saved plans"])
@@ -32,7 +32,8 @@ class ListQuery(BaseModel):
     model: str | None = Field(None, max_length=200, description="Words of the model's name.")
     gpu: str | None = Field(None, max_length=200, description="Words of the GPUs' keys.")
     cursor: str | None = Field(None, max_length=500, description="next_cursor of the page before.")
-    limit: int = Field(20, ge=1, le=100)
+    limit: int = Field(20, ge=1, json_schema_extra={"maximum": MAX_PAGE})
+    """Its most is checked by ``SavedPlans``, which knows the setting; app/web/openapi.py writes it into the document."""
 
 
 @router.get(
@@ -43,8 +44,11 @@ class ListQuery(BaseModel):
 )
 def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery, Query()]) -> Response:
     """Newest first, in pages; ``next`` is the address of the following page. A browser gets them as a page."""
+    if not request.app.state.list_plans:
+        raise ForbiddenError("saved plans are not listed on this service; open a plan by its own address")
     wanted = PlanFilter(text=query.q, name=query.name, model=query.model, gpu=query.gpu)
-    found = saved.list(wanted, cursor=query.cursor or None, limit=query.limit)
+    limit = query.limit if "limit" in query.model_fields_set else min(query.limit, saved.page_size_max)
+    found = saved.list(wanted, cursor=query.cursor or None, limit=limit)
     document = page_document(found, request)
     if not prefers_html(request):
         return json_response(document, headers=VARY)

@@ -218,6 +218,25 @@ class PlanListOut(BaseModel):
     next: str | None = Field(description="address of the following page; null on the last")
 
 
+class SweepOut(BaseModel):
+    """A sweep, and how far it is."""
+
+    id: str
+    name: str
+    created_at: datetime
+    state: Literal["queued", "running", "done", "cancelled"]
+    detail: Literal["figures", "plan"]
+    axes: list[str] = Field(description="paths that the grid varies; empty for a list of requests")
+    total: int = Field(description="requests")
+    done: int = Field(description="rows there are, those with an error included")
+    failed: int = Field(description="rows with an error: requests that are well-formed and make no sense")
+    verdicts: dict[Verdict, int] = Field(description="rows that are plans, by verdict")
+    engine_versions: list[str]
+    expires_at: datetime | None = Field(description="when it is deleted; null until it is done or cancelled")
+    links: dict[str, str]
+    edit_token: str | None = Field(None, description="once, in the answer that made it: what cancels and deletes it")
+
+
 class CatalogEntryOut(BaseModel):
     """One preset, with its figures."""
 
@@ -260,6 +279,8 @@ class ProblemOut(BaseModel):
     errors: list[FieldErrorOut]
 
 
+MAX_PAGE = 100
+"""Most plans in one page of a list, where ``SHARDPLAN_PAGE_SIZE_MAX`` says nothing else."""
 Responses = dict[int | str, dict[str, Any]]
 _TEXT = {"schema": {"type": "string"}}
 PAGE: dict[str, Any] = {"text/html": _TEXT}
@@ -272,7 +293,8 @@ def problems(*statuses: int) -> Responses:
     # Written out in place: a reference would need an entry among the document's components, which only FastAPI makes.
     schema["properties"]["errors"]["items"] = schema.pop("$defs")["FieldErrorOut"]
     content = {"application/problem+json": {"schema": schema}} | PAGE
-    return {status: {"description": _MEANING[status], "content": content} for status in statuses}
+    slow = (408,) if 413 in statuses else ()  # whoever reads a body may wait for it in vain
+    return {status: {"description": _MEANING[status], "content": content} for status in sorted({*statuses, *slow})}
 
 
 def files(*media_types: str) -> Responses:
@@ -282,7 +304,8 @@ def files(*media_types: str) -> Responses:
 
 
 _MEANING = {
-    400: "The body is not JSON", 403: "The edit token does not belong to the plan", 404: "There is no such thing",
-    409: "Not possible for this plan", 413: "The body is too large", 415: "The body is not said to be JSON",
-    422: "The request is not valid", 429: "Too many requests from this address; try again", 503: "The database does not answer; try again",
+    400: "The body is not JSON", 401: "There is no key, or not a right one", 403: "The edit token is another one",
+    404: "There is no such thing", 408: "The body came too slowly", 409: "Not possible for this plan", 413: "The body is too large",
+    415: "The body is not said to be JSON", 421: "This service is not reached by that host name", 422: "The request is not valid",
+    429: "Too many requests from this client; try again", 503: "The database does not answer; try again",
 }  # fmt: skip

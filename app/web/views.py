@@ -107,7 +107,9 @@ def _sentence(document: Document) -> str:
 def _model(model: Document) -> dict[str, Any]:
     rows = [("parameters", model["total_params"]), ("used by one token", model["active_params"]), ("trained", model["trainable_params"])]
     counts = [{"name": name, "value": format_count(n), "exact": f"{n:,}"} for name, n in rows if n is not None]
-    return {"name": model["name"], "counts": counts, "counted_by": model["counted_by"]}
+    commit = model.get("revision")
+    name = f"{model['name']} at commit {commit[:12]}" if commit else model["name"]
+    return {"name": name, "counts": counts, "counted_by": model["counted_by"]}
 
 
 def _binds(document: Document) -> dict[str, str]:

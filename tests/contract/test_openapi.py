@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -47,6 +49,39 @@ def test_every_problem_is_documented_as_one(document: dict[str, Any]) -> None:
                 if status >= "400":
                     assert set(response["content"]) == {"application/problem+json", "text/html"}
     assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def ask_sweeps(ask: Callable[..., None], client: TestClient) -> None:
+    """Good and bad requests about sweeps, which are not done yet or done, as it comes."""
+    keyed, one, lines = {"idempotency-key": "s"}, {"requests": [EXAMPLE_REQUEST]}, {"content-type": "application/x-ndjson"}
+    made = client.post("/sweeps", json=one, headers=keyed).json()
+    token = {"edit-token": made["edit_token"]}
+    ask(200, "/sweeps", "POST", json=one, headers=keyed)
+    ask(409, "/sweeps", "POST", json={"requests": [EXAMPLE_REQUEST] * 2}, headers=keyed)
+    ask(202, "/sweeps", "POST", path="/sweeps?name=lines", content=json.dumps(EXAMPLE_REQUEST), headers=lines)
+    ask(202, "/sweeps", "POST", json={"grid": {"base": EXAMPLE_REQUEST, "axes": {"training.seq_len": [1024, 2048]}}})
+    for headers in (JSON, lines):
+        ask(400, "/sweeps", "POST", content=b"{", headers=headers)
+        ask(422, "/sweeps", "POST", content=b"{}", headers=headers)
+        ask(422, "/sweeps", "POST", content=b"", headers=headers)
+    ask(422, "/sweeps", "POST", content=b"{}", headers=JSON | HTML)
+    ask(413, "/sweeps", "POST", content=b" " * (2**26 + 1), headers=lines)
+    ask(415, "/sweeps", "POST", content=b"x")
+    path = f"/sweeps/{made['id']}"
+    ask(200, "/sweeps/{sweep_id}", "GET", path=path)
+    ask(404, "/sweeps/{sweep_id}", "GET", path="/sweeps/none")
+    for kind in ("jsonl", "csv"):
+        ask(200, "/sweeps/{sweep_id}/results", "GET", path=f"{path}/results?format={kind}")
+    ask(404, "/sweeps/{sweep_id}/results", "GET", path="/sweeps/none/results")
+    ask(422, "/sweeps/{sweep_id}/results", "GET", path=f"{path}/results?format=xml")
+    for method, route, there, done in (
+        ("POST", "/sweeps/{sweep_id}/cancel", f"{path}/cancel", 200),
+        ("DELETE", "/sweeps/{sweep_id}", path, 204),
+    ):
+        ask(422, route, method, path=there)
+        ask(403, route, method, path=there, headers={"edit-token": "x"})
+        ask(done, route, method, path=there, headers=token)
+        ask(404, route, method, path=there.replace(made["id"], "none"), headers=token)
 
 
 def test_every_route_answers_as_documented(client: TestClient, document: dict[str, Any]) -> None:
@@ -99,6 +134,7 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(422, "/plans/compare", "GET", path=f"/plans/compare?ids={plan}", headers=accept)
         ask(200, "/plans/{plan_id}/replan", "POST", path=f"/plans/{plan}/replan", headers=accept)
         ask(404, "/plans/{plan_id}/replan", "POST", path="/plans/none/replan", headers=accept)
+    ask_sweeps(ask, client)
     for route in ("/healthz", "/readyz", "/metrics"):
         ask(200, route, "GET")
     ask(422, "/plans/{plan_id}", "DELETE")

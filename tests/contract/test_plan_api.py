@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.ingest.hub import Hub
+from app.ingest.hub import Hub, HubModel
 from app.main import create_app
 from app.settings import AppSettings
 from app.web.schemas import EXAMPLE_REQUEST, PlanOut
@@ -102,16 +102,19 @@ def test_hub_ids_are_refused_while_fetching_is_off(client: TestClient) -> None:
 def test_hub_ids_are_planned_once_fetching_is_on(settings: AppSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the API and by the form, which sends organisation/name as hf_id; the setting is what switches it."""
     config = json.loads((CONFIGS / "Qwen__Qwen3-32B.json").read_text())["config"]
-    monkeypatch.setattr(Hub, "config", lambda _, hf_id, revision=None: config if (hf_id, revision) == ("someone/unknown", None) else {})
+    found = {("someone/unknown", None): HubModel(config=config, commit="c0ffee" * 6 + "c0ff")}
+    monkeypatch.setattr(Hub, "model", lambda _, hf_id, revision=None: found[hf_id, revision])
     with TestClient(create_app(settings.model_copy(update={"fetch_models": True}))) as client:
         answer = client.post("/plan", json=changed() | {"model": {"hf_id": "someone/unknown"}})
         assert answer.status_code == 200
         assert answer.json()["model"]["name"] == "someone/unknown"
+        assert answer.json()["model"]["revision"] == "c0ffee" * 6 + "c0ff"
         page = client.get(
             "/", params={"model": "someone/unknown", "gpu": "h100-sxm-80gb", "seq_len": "8k"}, headers={"accept": "text/html"}
         )
         assert page.status_code == 200
         assert "32,762,123,264" in page.text
+        assert "at commit c0ffeec0ffee" in page.text
 
 
 BAD = [

@@ -121,7 +121,7 @@ def make_job(*, model: Architecture | None = None, job: dict[str, Any] | None = 
         hf_id="example/tiny-llama",
         hf_config=TINY_LLAMA,
         adapter=None,
-        engine_version="0.3.0",
+        engine_version="0.4.0",
         figures={"GPU": "H100 SXM 80 GB", "Peak memory": "61.4 GiB of 79.6 GiB"},
         planned_allocated_bytes=61 * 2**30,
         planned_reserved_bytes=66 * 2**30,

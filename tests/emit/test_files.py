@@ -67,6 +67,7 @@ def poisoned(job: EmitJob, name: str) -> EmitJob:
         job,
         model=replace(model, name=name, family=name, model_class=name, stacks=stacks),
         hf_id=name,
+        revision=name,
         hf_config={**TINY_LLAMA, "note": name, name: [name]},
         adapter={"kind": "lora", "rank": 8, "targets": [name], "modules_to_save": [name]},
         engine_version=name,
@@ -198,7 +199,7 @@ def test_headers_name_the_plan_and_the_versions(framework: str) -> None:
         if kept.filename.endswith(".json"):
             assert kept == loose
             continue
-        assert "# Written by Shardplan 0.3.0 for tiny-llama." in kept.text
+        assert "# Written by Shardplan 0.4.0 for tiny-llama." in kept.text
         assert "# Plan: first try, /plans/abc-1\n" in kept.text
         assert "# Plan:" not in loose.text
         assert re.search(r"^# For .*torch \d+\.\d+, transformers \d", kept.text, re.MULTILINE)

@@ -67,5 +67,7 @@ def all_jobs() -> dict[str, EmitJob]:
         jobs[f"{framework} moe"] = make_job(framework=framework, model=tiny_llama(moe=True), job={"hf_config": TINY_MIXTRAL})
         jobs[f"{framework} shape only"] = make_job(framework=framework, job={"hf_config": None, "hf_id": None})
         jobs[f"{framework} name only"] = make_job(framework=framework, job={"hf_config": None, "figures": {}})
+        jobs[f"{framework} at a commit"] = make_job(framework=framework, job={"revision": "c0ffee" * 6 + "c0ff"})
+        jobs[f"{framework} name at a commit"] = make_job(framework=framework, job={"hf_config": None, "revision": "c0ffee" * 6 + "c0ff"})
         jobs[f"{framework} unplanned"] = make_job(framework=framework, job={"planned_allocated_bytes": None})
     return jobs

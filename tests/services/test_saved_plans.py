@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import func, select
 
 from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError
-from app.services.saved_plans import ForbiddenError, SavedPlans, gpu_names
+from app.services.saved_plans import ForbiddenError, SavedPlans, gpu_names, key_of_client
 from app.store.repository import PlanFilter
 from app.store.session import Database
 from app.store.tables import IdempotencyRow, PlanRow
@@ -85,6 +85,33 @@ def test_the_same_key_with_another_request_is_a_conflict(plans: SavedPlans, data
     with pytest.raises(ConflictError, match="another request"):
         plans.save(answer=ANSWER, idempotency_key="key-1", **changed)
     assert rows(database) == 1
+
+
+def test_a_retry_is_found_before_anything_is_computed(plans: SavedPlans) -> None:
+    """By the request alone; nothing is found for another key or without one, and the same conflicts are met."""
+    first = plans.save(REQUEST, ANSWER, name="n", note=" x ", idempotency_key="key-1")
+    found = plans.earlier(dict(reversed(REQUEST.items())), name=" n", note="x", idempotency_key="key-1")
+    assert found is not None
+    assert (found.id, found.replayed, found.edit_token) == (first.id, True, None)
+    assert plans.earlier(REQUEST, name="n", note="x", idempotency_key="key-2") is None
+    assert plans.earlier(REQUEST, name="n", note="x") is None
+    with pytest.raises(ConflictError, match="another request"):
+        plans.earlier(REQUEST, name="n", idempotency_key="key-1")
+    with pytest.raises(InvalidRequestError):
+        plans.earlier(REQUEST, idempotency_key="k" * 201)
+    plans.delete(first.id, first.edit_token or "")
+    assert plans.earlier(REQUEST, name="n", note="x", idempotency_key="key-1") is None
+
+
+def test_keys_of_two_clients_are_two(plans: SavedPlans) -> None:
+    """However long each is; without clients a key is kept as it came."""
+    keys = [key_of_client(client, "k" * 200) for client in ("0123456789ab", "ba9876543210")]
+    ids = {plans.save(REQUEST, ANSWER, idempotency_key=key).id for key in (*keys, *keys)}
+    assert len(ids) == 2
+    assert (key_of_client("", "k"), key_of_client("", None), key_of_client("a", None)) == ("k", None, None)
+    for bad in ("", "k" * 201, "tab\t"):
+        with pytest.raises(InvalidRequestError, match="Idempotency-Key must be"):
+            key_of_client("0123456789ab", bad)
 
 
 def test_concurrent_saves_of_one_key_make_one_plan(plans: SavedPlans, database: Database) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
@@ -61,10 +61,52 @@ def joined(pools: Sequence[Pool]) -> Pool | None:
     return Pool(node=node, nodes=sum(p.nodes for p in pools), members=tuple(m for p in pools for m in p.members))
 
 
+MOST_SETS = 31
+"""Sets of pools that are all tried: those of five unequal ones."""
+
+
 def pool_choices(pools: Sequence[Pool]) -> tuple[Pool, ...]:
-    """Every set of pools a job could use: each alone and all joinable combinations, largest first."""
-    sets = (joined(some) for size in range(len(pools), 0, -1) for some in combinations(pools, size))
-    return tuple(p for p in sets if p is not None)
+    """Sets of pools a job could use, those of most pools first: each alone and all joinable combinations, equal ones once.
+
+    Beyond ``MOST_SETS`` of them: each alone, and of those with equally many GPUs a node the fastest two, three, … and all together.
+    """
+    sets = _all_sets(pools)
+    if len(sets) > MOST_SETS:
+        sets = _fewer_sets(pools)
+    return tuple(pool for some in sets if (pool := joined([pools[place] for place in some])) is not None)
+
+
+def leaves_sets_out(pools: Sequence[Pool]) -> bool:
+    """Whether these pools make more sets than are all tried."""
+    return len(_all_sets(pools)) > MOST_SETS
+
+
+_Set = tuple[int, ...]
+"""Pools by their places."""
+
+
+def _all_sets(pools: Sequence[Pool]) -> list[_Set]:
+    places = range(len(pools))
+    return _distinct(pools, (some for size in range(len(pools), 0, -1) for some in combinations(places, size)))
+
+
+def _fewer_sets(pools: Sequence[Pool]) -> list[_Set]:
+    fastest = sorted(range(len(pools)), key=lambda place: (-pools[place].node.gpu.peak("bf16"), -pools[place].world_size))
+    alike: dict[int, list[int]] = {}
+    for place in fastest:
+        alike.setdefault(pools[place].node.gpus_per_node, []).append(place)
+    several = [tuple(sorted(places[:size])) for places in alike.values() for size in range(2, len(places) + 1)]
+    return _distinct(pools, [*sorted(several, key=len, reverse=True), *((place,) for place in range(len(pools)))])
+
+
+def _distinct(pools: Sequence[Pool], sets: Iterable[_Set]) -> list[_Set]:
+    """Of sets that can be joined, one of those that differ by equal pools only."""
+    kinds = [next(i for i, other in enumerate(pools) if (pool.nodes, pool.node) == (other.nodes, other.node)) for pool in pools]
+    found: dict[_Set, _Set] = {}
+    for some in sets:
+        if len({pools[place].node.gpus_per_node for place in some}) == 1:
+            found.setdefault(tuple(sorted(kinds[place] for place in some)), some)
+    return list(found.values())
 
 
 def _least(values: Sequence[int | None]) -> int | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from app.domain.errors import InvalidRequestError
 from app.domain.model.architecture import Architecture, Attention, Block, Mlp, Moe, Numerics, Stack, Weight
-from app.domain.model.parameters import counted_params
+from app.domain.model.parameters import block_expert_params, counted_params, outside_params
 from app.domain.model.weights import embedding, experts, gated_mlp, grouped_attention, head, norm, plain_mlp
 from app.domain.units import format_count
 
@@ -42,7 +42,8 @@ def architecture_from_shape(shape: Shape, *, name: str = "custom shape") -> Arch
     Llama's casts them to fp32 first.
 
     Raises:
-        InvalidRequestError: heads are not a multiple of key/value heads, or experts_per_token exceeds num_experts.
+        InvalidRequestError: heads are not a multiple of key/value heads, experts_per_token exceeds num_experts, or total_params leaves
+            nothing for the blocks.
 
     Example:
         >>> from app.domain.model.parameters import total_params
@@ -76,12 +77,14 @@ def architecture_from_shape(shape: Shape, *, name: str = "custom shape") -> Arch
     outside = [embedding("embed_tokens", shape.vocab_size, shape.hidden_size), *norm("final_norm", shape.hidden_size, bias=plain)]
     if not shape.tied_embeddings:
         outside += head(shape.vocab_size, shape.hidden_size)
-    return Architecture(
+    model = Architecture(
         name=name, family="shape", kind="decoder", hidden_size=shape.hidden_size, vocab_size=shape.vocab_size,
         tied_embeddings=shape.tied_embeddings, stacks=(Stack(block=block, count=shape.num_layers),), weights=tuple(outside),
         model_class="" if plain or moe else "LlamaForCausalLM", params_override=shape.total_params,
         numerics=Numerics(upcasts_logits=not plain),
     )  # fmt: skip
+    _check_total(model)
+    return model
 
 
 _HEAD_DIMS = (64, 80, 96, 112, 120, 128, 160, 192, 256)
@@ -129,7 +132,8 @@ _SMALL_VOCAB, _VOCAB, _VOCAB_FROM = 50_304, 128_256, 1e9
 def architecture_from_params(params: float) -> Architecture:
     """A Llama-style decoder of about this many parameters; the count used is exactly the one given.
 
-    The nearest published size gives depth and width; heads are 128 wide, the feed-forward 8/3 of the width.
+    The nearest published size gives depth and width; heads are 128 wide, the feed-forward 8/3 of the width. What is smaller than the
+    embedding and head of the smallest published one is taken as a narrower model with fewer words, half of it embedding and head.
 
     Example:
         >>> model = architecture_from_params(7.5e9)
@@ -140,17 +144,58 @@ def architecture_from_params(params: float) -> Architecture:
     layers = max(1, round(layers * params / size)) if params < _KNOWN_SIZES[0][0] or params > _KNOWN_SIZES[-1][0] else layers
     heads = max(1, hidden // 128)
     vocab = _VOCAB if params >= _VOCAB_FROM else _SMALL_VOCAB
-    ffn = -(-hidden * 8 // 3 // 256) * 256
+    ffn = _usual_ffn(hidden, 256)
     shape = Shape(
         num_layers=layers, hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=128, ffn_hidden_size=ffn, vocab_size=vocab,
         total_params=round(params),
     )  # fmt: skip
+    if (2 * vocab + 1) * hidden >= params:
+        shape = _narrow_shape(round(params))
+        layers, hidden, heads, ffn, vocab = shape.num_layers, shape.hidden_size, shape.num_heads, shape.ffn_hidden_size, shape.vocab_size
     base = architecture_from_shape(shape, name=f"{format_count(params)} parameters")
     said = (
         f"Only a parameter count ({format_count(params)}) was given: the shape is taken as {layers} layers, hidden size {hidden:,}, "
         f"{heads} heads, feed-forward {ffn:,}, vocabulary {vocab:,}; activations and speed follow that guess."
     )
     return replace(base, family="params", inferred=(said,))
+
+
+_WIDTHS, _DEPTH = (512, 256, 128, 64, 32, 16), 4
+"""Widths of models too small for the published ones, of which half the parameters make so many blocks at least."""
+
+
+def _narrow_shape(params: int) -> Shape:
+    """The widest model that has a few blocks in one half of its parameters, and its embedding and head in the other."""
+
+    def block(hidden: int) -> int:
+        return (4 * hidden + 3 * _usual_ffn(hidden, hidden) + 2) * hidden
+
+    hidden = next((width for width in _WIDTHS if 2 * _DEPTH * block(width) <= params), _WIDTHS[-1])
+    vocab = max(1, min(_SMALL_VOCAB, params // 2 // (2 * hidden)))
+    layers = max(1, (params - (2 * vocab + 1) * hidden) // block(hidden))
+    heads = max(1, hidden // 128)
+    return Shape(
+        num_layers=layers, hidden_size=hidden, num_heads=heads, num_kv_heads=heads, head_dim=hidden // heads,
+        ffn_hidden_size=_usual_ffn(hidden, hidden), vocab_size=vocab, total_params=params,
+    )  # fmt: skip
+
+
+def _usual_ffn(hidden: int, multiple: int) -> int:
+    """8/3 of the width, up to a multiple."""
+    return -(-hidden * 8 // 3 // multiple) * multiple
+
+
+def _check_total(model: Architecture) -> None:
+    """A total that differs from the tensors is spread over the blocks, so it has to exceed what is not theirs to give."""
+    total, experts = model.params_override, sum(block_expert_params(s.block) * s.owned for s in model.stacks)
+    fixed = outside_params(model) + experts
+    if total is not None and total <= fixed:
+        what = "embedding, head and experts" if experts else "embedding and head"
+        raise InvalidRequestError.at(
+            "model", "shape", "total_params",
+            msg=f"total_params {total:,} leaves nothing for the blocks: {what} alone have {fixed:,}",
+            hint=f"leave it out, for the tensors have {counted_params(model):,} in all",
+        )  # fmt: skip
 
 
 def _check(shape: Shape) -> None:

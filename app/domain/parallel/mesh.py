@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from app.domain.errors import InvalidRequestError
 
@@ -57,5 +58,10 @@ def divisors(number: int) -> list[int]:
         >>> divisors(12)
         [1, 2, 3, 4, 6, 12]
     """
+    return list(_divisors(number))
+
+
+@lru_cache(maxsize=1024)
+def _divisors(number: int) -> tuple[int, ...]:
     small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
+    return tuple(sorted({*small, *(number // d for d in small)}))

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 
 from app.domain.errors import InvalidRequestError
 from app.domain.parallel.mesh import Degrees, divisors
@@ -88,6 +89,11 @@ def meshes_of(setup: TrainingSetup, constraints: Constraints, width: Width, reje
         # Nothing divides it: say so for plain data parallelism.
         list(batch_choices(setup.recipe, degrees_of(constraints).data_ranks(world)))
     return found
+
+
+def meshes_at_most(setup: TrainingSetup, constraints: Constraints, width: Width) -> int:
+    """Combinations of degrees, before it is looked at which of them make a mesh."""
+    return prod(len(_degrees(setup, constraints, axis, width, Counter())) for axis in AXES)
 
 
 def _may_split_further(total: int, dp: int, choices: Iterable[list[int]]) -> bool:

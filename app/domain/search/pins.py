@@ -9,6 +9,7 @@ import numpy as np
 
 from app.domain.errors import InvalidRequestError
 from app.domain.plan import Candidate, PlanWarning, Settings
+from app.domain.search.budget import Budget
 from app.domain.search.constraints import AXES, Constraints, with_degrees
 from app.domain.search.evaluate import with_recipe
 from app.domain.search.objective import SIMPLER_WITHIN_FRAC, choose
@@ -39,8 +40,10 @@ class _Release:
     constraints: Constraints
 
 
-def pin_warnings(found: Found, chosen: int | None, recommended: Candidate, objective: str) -> Iterator[PlanWarning]:
-    """A warning for each pin without which the plan would be more than 5 % faster, or would fit.
+def pin_warnings(
+    found: Found, chosen: int | None, recommended: Candidate, objective: str, budget: Budget | None = None
+) -> Iterator[PlanWarning]:
+    """A warning for each pin without which the plan would be more than 5 % faster, or would fit; none after the budget's time.
 
     Only the objective that asks for speed is answered, and only where something was left open: who pins all choices wants exactly
     that plan, and should not wait for others.
@@ -48,6 +51,9 @@ def pin_warnings(found: Found, chosen: int | None, recommended: Candidate, objec
     if objective != "throughput" or len(found.table) <= ASKED_FOR:
         return
     for release in [*_releases(found, recommended.settings)][:MOST_RELEASED]:
+        if budget is not None and not budget.go_on():
+            budget.stop("what each pin costs was not looked at")
+            return
         better = _best_without(release)
         if better is None:
             continue

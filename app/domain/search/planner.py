@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from app.domain.errors import InvalidRequestError
+from app.domain.errors import InvalidRequestError, UnavailableError
 from app.domain.model import parameters as count
 from app.domain.plan import ModelSummary, Plan, Rejection
+from app.domain.search.budget import Budget
 from app.domain.search.evaluate import Evaluation, with_best_sizes
 from app.domain.search.explain import ladder_of, rungs_of, summary_of
 from app.domain.search.objective import choose, nearest, pareto
@@ -19,26 +20,36 @@ from app.domain.search.scan import Found, search
 from app.domain.search.space import bound_shared_by
 from app.domain.search.stretch import Question, pools_of, stretched
 from app.domain.search.warn import warnings_of
-from app.domain.search.warn.search import search_warnings
+from app.domain.search.warn.search import search_warnings, sets_left_out, stopped_early
 from app.domain.search.ways_out import ways_out_of
 from app.domain.traffic.ideal import ideal_states_bytes, ideal_traffic_bytes
 
 __all__ = ["Question", "make_plan"]
 
+_TOO_LONG = "the search was stopped before its end, and nothing that was tried by then fits"
+_SMALLER = "Pin a strategy, a degree of parallelism or the micro-batch to make it smaller"
 
-def make_plan(question: Question) -> Plan:
+
+def make_plan(question: Question, budget: Budget | None = None, *, brief: bool = False) -> Plan:
     """Answer a question.
+
+    Args:
+        budget: what it may cost; where that runs out, the answer is the best that was found and says what was left undone.
+        brief: leave alternatives, ladder and ways out empty; every figure of the recommended candidate is the same without them.
 
     Raises:
         InvalidRequestError: the request makes no sense for any pool.
+        UnavailableError: the budget ran out before anything that fits was found, or everything was judged.
     """
-    started = time.perf_counter()
-    question = stretched(question)
-    tried = try_pools(question)
+    started, budget = time.perf_counter(), budget or Budget()
+    question = stretched(question, budget)
+    tried = try_pools(question, budget)
     best, chosen = best_of(tried, question.objective)
+    if chosen is None and budget.cut:
+        raise UnavailableError(f"{_TOO_LONG}: {'; '.join(budget.stopped)}. {_SMALLER}")
     index = nearest(best.table) if chosen is None else chosen
-    alternatives = [] if chosen is None else pareto(best.table, index)
-    rungs = rungs_of(best.table, index)
+    alternatives = [] if chosen is None or brief else pareto(best.table, index)
+    rungs = [] if brief else rungs_of(best.table, index)
     evaluation, places = best.show([index, *alternatives, *(candidate for _, candidate in rungs)])
     place = with_best_sizes(evaluation, places[0])
     places = [place if there == places[0] else there for there in places]
@@ -64,9 +75,11 @@ def make_plan(question: Question) -> Plan:
         warnings=(
             *warnings_of(evaluation, place, recommended, question.constraints, question.pools),
             *search_warnings(best, chosen, tuple(dict.fromkeys(said for found in tried for said in found.space.narrowed))),
-            *pin_warnings(best, chosen, recommended, question.objective),
+            *sets_left_out(question.pools),
+            *pin_warnings(best, chosen, recommended, question.objective, budget),
+            *stopped_early(budget.stopped),
         ),
-        ways_out=ways_out_of(evaluation, question.constraints) if chosen is None else (),
+        ways_out=ways_out_of(evaluation, question.constraints, budget) if chosen is None and not brief else (),
         shortfall_bytes=shortfall,
     )
 
@@ -80,14 +93,17 @@ def model_summary(evaluation: Evaluation) -> ModelSummary:
     )  # fmt: skip
 
 
-def try_pools(question: Question) -> list[Found]:
+def try_pools(question: Question, budget: Budget) -> list[Found]:
     """Every pool choice searched; choices the request cannot run on are left out unless none can. They share the bound of a search."""
-    found, refusals = [], list[InvalidRequestError]()
-    choices = pools_of(question)
-    for pool in choices:
+    found, refusals = list[Found](), list[InvalidRequestError]()
+    choices = pools_of(question, budget)
+    for number, pool in enumerate(choices):
+        if found and not budget.go_on():
+            budget.stop(f"{number} of {len(choices)} sets of pools were tried, those of most pools first", cut=True)
+            break
         try:
             setup = replace(question.setup, pool=pool)
-            found.append(search(setup, question.constraints, limit=bound_shared_by(len(choices))))
+            found.append(search(setup, question.constraints, limit=bound_shared_by(len(choices)), budget=budget))
         except InvalidRequestError as refusal:
             refusals.append(refusal)
     if not found:

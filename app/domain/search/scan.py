@@ -10,6 +10,7 @@ from itertools import pairwise
 import numpy as np
 
 from app.domain.memory.peak import evaluate_totals
+from app.domain.search.budget import MOST_OF_A_PROBE, Budget
 from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import Evaluation, Table, complexity_of, evaluate_candidates, is_offloaded, is_written, judge, rejections
 from app.domain.search.space import Space, build_space
@@ -46,49 +47,83 @@ class Found:
         return evaluation, [once[candidate] for candidate in candidates]
 
 
-def search(setup: TrainingSetup, constraints: Constraints, *, timed: bool = True, limit: int | None = None) -> Found:
+def search(setup: TrainingSetup, constraints: Constraints, *, limit: int | None = None, budget: Budget | None = None) -> Found:
     """Judge every candidate on one pool.
 
     Args:
-        timed: whether step times are wanted, or only what fits.
         limit: candidates at most, where several pools share the bound of a search.
+        budget: says when to stop; what was not judged by then is no part of the table.
 
     Raises:
         InvalidRequestError: the pins contradict each other, the model or the devices.
     """
-    # Memory never shrinks as the micro-batch grows, but for the copy that accumulating takes: the smallest fits, or the one without.
-    space = build_space(setup, constraints, None if timed else 2, limit)
-    if timed and len(space) <= FEW:
+    space = build_space(setup, constraints, limit=limit)
+    if len(space) <= FEW:
         flat = evaluate_candidates(setup, constraints, space, np.arange(len(space)), again=len(space))
         return Found(setup=setup, constraints=constraints, space=space, table=flat.table(space.rejected), flat=flat)
-    return Found(setup=setup, constraints=constraints, space=space, table=scan(setup, constraints, space, timed=timed), flat=None)
+    return Found(setup=setup, constraints=constraints, space=space, table=scan(setup, constraints, space, budget=budget), flat=None)
 
 
-def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, timed: bool = True, prune: bool = True) -> Table:
+def any_fits(setup: TrainingSetup, constraints: Constraints, budget: Budget, *, surely: bool) -> bool:
+    """Whether any candidate on one pool fits, or surely does: no further than to the first that is found.
+
+    Where scripts are written for some, only those count whose script fits.
+
+    Raises:
+        InvalidRequestError: the pins contradict each other, the model or the devices.
+    """
+    _keep_freed_memory()
+    # Memory never shrinks as the micro-batch grows, but for the copy that accumulating takes: the smallest fits, or the one without.
+    space = build_space(setup, constraints, 2, MOST_OF_A_PROBE)
+    part, out, spans = _Part(setup, constraints, space), _blank(len(space)), list(_chunks(space))
+    hopeless, written = _hopeless(part, spans), np.repeat(is_written(setup, outline_of(space)), space.batches)
+    # Those on a disk of which none is known need more than there is, whatever the figures are.
+    for span in (span for span in spans if span not in hopeless):
+        _scan_chunk(part, span, out, timed=False)
+        budget.probes -= int(space.batches[slice(*span)].sum())
+        fitting = out["safe"] if surely else out["fits"]
+        if (fitting & out["script_fits"] & written if written.any() else fitting).any():
+            return True
+    return False
+
+
+def scan(setup: TrainingSetup, constraints: Constraints, space: Space, *, prune: bool = True, budget: Budget | None = None) -> Table:
     """Compare all candidates of a space, chunk by chunk.
 
     Args:
-        timed: whether speeds are wanted.
         prune: pass over structures that need a disk of which none is known, for all their batches at once. Where nothing else fits
             they are evaluated after all, since one of them may be what comes nearest.
+        budget: says after each chunk whether to go on.
     """
     _keep_freed_memory()
-    size, part = len(space), _Part(setup, constraints, space)
+    part, out, spans = _Part(setup, constraints, space), _blank(len(space)), list(_chunks(space))
+    hopeless = _hopeless(part, spans) if prune else []
+    end = spans[-1][1]
+    for span in spans:
+        if span in hopeless:
+            continue
+        if budget is not None and span[0] and not budget.go_on():
+            end = span[0]
+            break
+        _scan_chunk(part, span, out)
+    if hopeless and end == spans[-1][1] and not out["fits"].any():
+        for span in hopeless:
+            _scan_chunk(part, span, out)
+    judged = len(space) if end == spans[-1][1] else int(space.first[end])
+    if budget is not None and judged < len(space):
+        undone = f"{judged:,} of {len(space):,} combinations on {setup.pool.world_size:,} GPUs were judged, simpler ones first"
+        budget.stop(undone, cut=True)
+    out, carried = ({name: column[:judged] for name, column in some.items()} for some in (out, _carried(setup, space)))
+    carried["written"] &= out.pop("script_fits")
+    over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
+    return Table(**out, **carried, rejected=dict(space.rejected) | rejections(*over))
+
+
+def _blank(size: int) -> dict[str, Array]:
+    """Columns of a table as they are for what has not been judged."""
     out = {name: np.zeros(size, dtype=bool) for name in ("fits", "safe", "script_fits")}
     out |= {name: np.full(size, np.inf) for name in ("over_bytes", "host_over_bytes", "nvme_over_bytes", "device_bytes")}
-    out["tokens_per_s"] = np.zeros(size)
-    spans = list(_chunks(space))
-    hopeless = _hopeless(part, spans) if prune else []
-    for span in spans:
-        if span not in hopeless:
-            _scan_chunk(part, span, out, timed=timed)
-    if hopeless and not out["fits"].any():
-        for span in hopeless:
-            _scan_chunk(part, span, out, timed=timed)
-    over = (out["over_bytes"], out["host_over_bytes"], out["nvme_over_bytes"])
-    carried = _carried(setup, space)
-    carried["written"] &= out.pop("script_fits")
-    return Table(**out, **carried, rejected=dict(space.rejected) | rejections(*over))
+    return out | {"tokens_per_s": np.zeros(size)}
 
 
 def _hopeless(part: _Part, spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -145,7 +180,7 @@ class _Part:
     space: Space
 
 
-def _scan_chunk(part: _Part, span: tuple[int, int], out: dict[str, Array], *, timed: bool) -> None:
+def _scan_chunk(part: _Part, span: tuple[int, int], out: dict[str, Array], *, timed: bool = True) -> None:
     """Fill in the candidates of a range of structures; those that differ by quantisation only share a row of the grid."""
     space, here = part.space, slice(*span)
     numbers = np.arange(*span)

@@ -18,7 +18,7 @@ from app.domain.parallel.mesh import divisors
 from app.domain.parallel.strategy import STRATEGIES, Strategy
 from app.domain.recipe.recipe import CHECKPOINTING_NAMES
 from app.domain.search.constraints import OFFLOAD_TARGETS, Constraints
-from app.domain.search.mesh import Mesh, Width, meshes_of
+from app.domain.search.mesh import Mesh, Width, meshes_at_most, meshes_of
 from app.domain.search.pinned import strategies_for
 from app.domain.search.rules import (
     quantises,
@@ -32,6 +32,9 @@ from app.domain.setup import Array, TrainingSetup
 
 MAX_CANDIDATES = 2_000_000
 """Candidates of one search. A larger space is narrowed, axis by axis in the order of ``WIDTHS``, and the answer says so."""
+
+MOST_MESHES = 5_000
+"""Meshes that are looked at; where degrees make more, they are narrowed likewise. Models have a few hundred."""
 
 WIDTHS = (
     Width(said=""),
@@ -103,6 +106,8 @@ def build_space(setup: TrainingSetup, constraints: Constraints, batches: int | N
     said: list[str] = []
     for width in WIDTHS:
         said += [width.said] * bool(width.said)
+        if width is not WIDTHS[-1] and meshes_at_most(setup, constraints, width) > MOST_MESHES:
+            continue
         draft = _Draft(setup, constraints, width if batches is None else replace(width, batches=min(batches, width.batches)))
         draft.rejected.update(refused)
         for strategy in strategies:

@@ -9,10 +9,12 @@ from typing import Any
 from app.domain.errors import InvalidRequestError
 from app.domain.plan import WayOut
 from app.domain.recipe.adapter import Adapter
+from app.domain.search.budget import Budget
 from app.domain.search.constraints import Constraints
-from app.domain.search.evaluate import Evaluation, with_recipe
+from app.domain.search.evaluate import Evaluation, Table, with_recipe
 from app.domain.search.objective import choose, nearest
 from app.domain.search.scan import search
+from app.domain.search.space import bound_shared_by
 from app.domain.setup import TrainingSetup
 
 _PINS = (
@@ -27,19 +29,30 @@ _PINS = (
 )
 
 
-def ways_out_of(evaluation: Evaluation, constraints: Constraints) -> tuple[WayOut, ...]:
-    """Changes of one thing at a time that fit, fastest first; those that do not fit follow by how near they come."""
-    found = [way for label, changes, setup, pins in _changes(evaluation, constraints) if (way := _try(label, changes, setup, pins))]
+def ways_out_of(evaluation: Evaluation, constraints: Constraints, budget: Budget) -> tuple[WayOut, ...]:
+    """Changes of one thing at a time that fit, fastest first; those that do not fit follow by how near they come.
+
+    They share the bound of a search, and end with the budget's time.
+    """
+    changes = [*_changes(evaluation, constraints)]
+    bound = bound_shared_by(len(changes)) if changes else 0
+    found = []
+    for label, changed, setup, pins in changes:
+        if budget.go_on() and (table := _search(setup, pins, bound)) is not None:
+            found.append(_way(label, changed, table))
     fitting = sorted((w for w in found if w[0].fits), key=lambda w: -w[1])
     others = sorted((w for w in found if not w[0].fits), key=lambda w: w[0].device_bytes)
     return tuple(way for way, _ in (fitting + others[: max(0, 3 - len(fitting))]))
 
 
-def _try(label: str, changes: dict[str, Any], setup: TrainingSetup, constraints: Constraints) -> tuple[WayOut, float] | None:
+def _search(setup: TrainingSetup, constraints: Constraints, bound: int) -> Table | None:
     try:
-        table = search(setup, constraints).table
+        return search(setup, constraints, limit=bound).table
     except InvalidRequestError:
         return None
+
+
+def _way(label: str, changes: dict[str, Any], table: Table) -> tuple[WayOut, float]:
     index = choose(table, "throughput")
     row = nearest(table) if index is None else index
     way = WayOut(label=label, changes=changes, device_bytes=round(float(table.device_bytes[row])), fits=index is not None)

@@ -17,7 +17,7 @@ from pathlib import Path
 import orjson
 
 from app.domain.errors import UnavailableError
-from app.services.turns import Turns
+from app.services.effort import Turns
 from app.web.figures.style import variables
 
 _ENGINE = Path(__file__).with_name("engine.py")
@@ -46,17 +46,12 @@ class Drawer:
             UnavailableError: the engine died or takes too long.
             RuntimeError: it says the specification is none.
         """
-        with self._turns.taken():
-            process = self._running()
-            overdue = threading.Timer(self._patience_s, process.kill)
-            overdue.start()
-            try:
-                return _exchange(process, orjson.dumps({"kind": kind, "spec": spec, "scale": _SCALE}) + b"\n")
-            except OSError as error:
-                self.close()
-                raise UnavailableError("the engine that draws charts ended; ask again, it is started anew") from error
-            finally:
-                overdue.cancel()
+        if not self._turns.take(self._patience_s):
+            raise UnavailableError("too many charts are being drawn; ask again")
+        try:
+            return self._drawn(orjson.dumps({"kind": kind, "spec": spec, "scale": _SCALE}) + b"\n")
+        finally:
+            self._turns.give()
 
     def close(self) -> None:
         """End the engine, if it runs."""
@@ -64,6 +59,18 @@ class Drawer:
         if process is not None:
             process.kill()
             process.communicate()
+
+    def _drawn(self, line: bytes) -> bytes:
+        process = self._running()
+        overdue = threading.Timer(self._patience_s, process.kill)
+        overdue.start()
+        try:
+            return _exchange(process, line)
+        except OSError as error:
+            self.close()
+            raise UnavailableError("the engine that draws charts ended; ask again, it is started anew") from error
+        finally:
+            overdue.cancel()
 
     def _running(self) -> subprocess.Popen[bytes]:
         if self._process is None or self._process.poll() is not None:

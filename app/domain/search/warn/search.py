@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from app.domain.cluster.cluster import MOST_SETS, Pool, leaves_sets_out
 from app.domain.plan import PlanWarning
 from app.domain.search.objective import SIMPLER_WITHIN_FRAC
 from app.domain.search.scan import Found
@@ -25,6 +26,29 @@ def _narrowed(narrowed: Sequence[str]) -> Iterator[PlanWarning]:
             f"More than {MAX_CANDIDATES:,} combinations were open, so not all were tried. Searched were: {'; '.join(narrowed)}.",
             "constraints",
             "Pin a strategy, a degree of parallelism or the micro-batch to search the rest in full.",
+        )
+
+
+def sets_left_out(pools: Sequence[Pool]) -> Iterator[PlanWarning]:
+    """Pools that make more sets than are tried."""
+    if leaves_sets_out(pools):
+        yield warning(
+            "search_narrowed",
+            f"The {len(pools)} pools make more than {MOST_SETS} different sets, so not all were tried. Searched were: each pool alone, and "
+            "of those with equally many GPUs a node the fastest two, three and so on, up to all together.",
+            "cluster.pools",
+            "Give only the pools that the job may use.",
+        )
+
+
+def stopped_early(undone: Sequence[str]) -> Iterator[PlanWarning]:
+    """A question that cost more than one may."""
+    if undone:
+        yield warning(
+            "search_stopped",
+            f"The search was stopped before its end, and this is the best that it had found: {'; '.join(undone)}.",
+            "constraints",
+            "Pin a strategy, a degree of parallelism or the micro-batch, or ask for the objective throughput, which needs less.",
         )
 
 
