@@ -52,12 +52,6 @@ async def get_key_check(request: Request) -> KeyCheck:
     return cast(KeyCheck, request.app.state.key_check)
 
 
-async def get_posted(request: Request) -> list[tuple[str, str]]:
-    """Fields of a posted form; uploads are not fields."""
-    form = await request.form()
-    return [(name, text) for name, text in form.multi_items() if not isinstance(text, UploadFile)]
-
-
 async def get_metrics(request: Request) -> Metrics:
     """The process's counters."""
     return cast(Metrics, request.app.state.metrics)
@@ -77,10 +71,16 @@ async def json_only(request: Request) -> None:
     raise MediaTypeError(f"{msg}; {hint}", (FieldError(("Content-Type",), msg, hint),))
 
 
+async def get_posted(request: Request) -> list[tuple[str, str]]:
+    """Fields of a posted form; uploads are not fields."""
+    form = await request.form()
+    return [(name, text) for name, text in form.multi_items() if not isinstance(text, UploadFile)]
+
+
 HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
 SweepsDep = Annotated[Sweeps, Depends(get_sweeps)]
 ClientIdDep = Annotated[str, Depends(get_client_id)]
-Posted = Annotated[list[tuple[str, str]], Depends(get_posted)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]
+Posted = Annotated[list[tuple[str, str]], Depends(get_posted)]

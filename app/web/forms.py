@@ -87,6 +87,20 @@ def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     return Form(values=values, errors=tuple(errors), request=None if errors else request)
 
 
+def complaint_of(form: Form) -> InvalidRequestError:
+    """What is wrong with a form, at the paths of the request."""
+    fields = all_fields()
+    errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in form.errors)
+    return InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
+
+
+def request_of(form: Form) -> PlanRequest:
+    """The request a form stands for; raises ``InvalidRequestError`` with everything that is wrong with it."""
+    if form.request is None:
+        raise complaint_of(form)
+    return form.request
+
+
 def to_fields(document: Mapping[str, Any]) -> dict[str, str]:
     """Form fields of a request document; what equals the default is left out."""
     values: dict[str, str] = {}

@@ -12,15 +12,15 @@ from fastapi import APIRouter, Request, Response
 from app.catalog.gpus import load_gpus
 from app.catalog.instances import load_instances
 from app.catalog.models import load_models
-from app.domain.errors import FieldError, InvalidRequestError
+from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
 from app.services.saved_plans import key_of_client, new_plan_id
-from app.web import catalog_pages, docs_page, saved_pages
+from app.web import catalog_pages, chart_pages, docs_page, saved_pages, what_if_page
 from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
-from app.web.forms import Form, FormError, read_form, to_fields
+from app.web.forms import Form, FormError, complaint_of, read_form, to_fields
 from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
 from app.web.problems import Problem, prefers_html
@@ -33,6 +33,8 @@ router.include_router(saved_pages.router)
 router.include_router(catalog_pages.router)
 router.include_router(docs_page.router)
 router.include_router(method_pages.router)
+router.include_router(chart_pages.router)
+router.include_router(what_if_page.router)
 
 OWN_FIELDS = ("name", "note", "key")
 """Fields of the save form that are not of the plan."""
@@ -142,7 +144,7 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
 
 def _json(answered: Answered) -> Response:
     if answered.answer is None:
-        raise _complaint(answered.form)
+        raise complaint_of(answered.form)
     return json_response(answered.answer.document(), headers={"vary": "Accept"})
 
 
@@ -171,12 +173,5 @@ def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str
 
 def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Response:
     if form.request is None:
-        raise _complaint(form)
+        raise complaint_of(form)
     return file_response(file_of(form.request, file, dialect=dialect, hub=hub))
-
-
-def _complaint(form: Form) -> InvalidRequestError:
-    """What is wrong with a form, at the paths of the request."""
-    fields = all_fields()
-    errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in form.errors)
-    return InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
