@@ -35,6 +35,7 @@ from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
 from app.web import api, compare_pages, health, middleware, openapi, pages, problems, sign_in, sweeps
+from app.web.assets import VendoredFiles
 from app.web.schemas import EXAMPLE_REQUEST
 
 
@@ -81,6 +82,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     if settings.require_keys:
         app.include_router(sign_in.router)
     openapi.install(app, settings)
+    app.mount("/static/vendor", VendoredFiles(directory=resource_dir("static") / "vendor"), name="vendor")
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
     problems.install(app, pages.problem_page)
     app.add_middleware(GZipMiddleware, minimum_size=1024, compresslevel=1)

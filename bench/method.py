@@ -1,19 +1,20 @@
-"""Write docs/method from the term cards, one page a room of the domain (``make bench ARGS=method``)."""
+"""Write docs/method from the term cards, one page a room of the domain, and docs/glossary.md (``make bench ARGS=method``)."""
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections import defaultdict
 from pathlib import Path
 
-import app.domain as domain
-from app.domain.cards import CARDS, Card
+from app.catalog.glossary import load_symbols, load_terms
+from app.domain.cards import Card
+from app.domain.parallel.deepspeed_names import COUNTERPARTS
 from app.domain.parallel.fsdp_names import CALLS, KEYS, SHARDINGS
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.sources import SOURCES
+from app.services.method.figures import all_cards
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "method"
+GLOSSARY = FOLDER.parent / "glossary.md"
 INTRO = {
     "memory": "Memory of one GPU, of one node's host and of its disks. GPU terms are alive at some moments of the step and not at others; "
     "the peak is the largest moment, not a sum of maxima.",
@@ -23,22 +24,24 @@ INTRO = {
 }
 
 
-def load_all() -> None:
-    """Import every module of the domain, so that every card is registered."""
-    for module in pkgutil.walk_packages(domain.__path__, "app.domain."):
-        importlib.import_module(module.name)
-
-
 def pages() -> dict[str, str]:
     """File name to text."""
-    load_all()
     rooms = defaultdict(list)
-    for key in sorted(CARDS):
-        rooms[key.split(".")[0]].append(CARDS[key])
+    for key, card in all_cards().items():
+        rooms[key.split(".")[0]].append(card)
     out = {f"{room}.md": _page(room, cards) for room, cards in rooms.items()}
     out["strategies.md"] = _strategies()
     out["fsdp_names.md"] = _fsdp_names()
+    out["deepspeed_names.md"] = _deepspeed_names()
     return out
+
+
+def glossary() -> str:
+    """Words and symbols, as the page /method/glossary shows them."""
+    lines = ["# Glossary", "", "Generated from `app/catalog/glossary.json` by `make bench ARGS=method`; do not edit.", ""]
+    lines += ["| word | meaning here |", "|---|---|", *(f"| {w.word} | {w.meaning} |" for w in load_terms())]
+    lines += ["", "## Symbols of the equations", "", "| symbol | meaning |", "|---|---|"]
+    return "\n".join([*lines, *(f"| `{w.word}` | {w.meaning} |" for w in load_symbols().values()), ""])
 
 
 def _page(room: str, cards: list[Card]) -> str:
@@ -91,6 +94,19 @@ def _fsdp_names() -> str:
     return "\n".join([*lines, ""])
 
 
+def _deepspeed_names() -> str:
+    """DeepSpeed and FSDP2 side by side."""
+    lines = [
+        "# DeepSpeed and FSDP2",
+        "",
+        "Generated from `app/domain/parallel/deepspeed_names.py` by `make bench ARGS=method`; do not edit.",
+        "",
+    ]
+    lines += ["| DeepSpeed | FSDP2 | remarks |", "|---|---|---|"]
+    lines += [f"| {_code(r.deepspeed)} | {_code(r.fsdp2)} | {r.note} |" for r in COUNTERPARTS]
+    return "\n".join([*lines, ""])
+
+
 def _code(name: str | None) -> str:
     return f"`{name}`" if name else "—"
 
@@ -101,6 +117,8 @@ def main() -> None:
     for name, text in pages().items():
         (FOLDER / name).write_text(text)
         print(f"docs/method/{name}")
+    GLOSSARY.write_text(glossary())
+    print("docs/glossary.md")
 
 
 if __name__ == "__main__":

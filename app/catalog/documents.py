@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any, Literal
 
-from app.catalog.data import document
+from app.catalog.data import document, plain
 from app.catalog.gpus import usable_bytes
 
 Kind = Literal["gpus", "instances", "models"]
+NAMES = ("key", "name", "hf_id")
+"""Fields of an entry that are names of it."""
+_SEARCHED = (*NAMES, "vendor", "provider", "gpu")
 
 
 @cache
@@ -25,3 +28,16 @@ def catalog_document(kind: Kind) -> Mapping[str, Any]:
     if kind == "instances":
         return {("instances" if key == "nodes" else key): value for key, value in data.items()}
     return data
+
+
+def has_words(entry: Mapping[str, Any], words: Sequence[str]) -> bool:
+    """Whether each word is somewhere in an entry's names, in any case and punctuation.
+
+    Example:
+        >>> has_words({"key": "h100-sxm-80gb", "aliases": ["H100 SXM5"]}, ["h-100", "SXM5"])
+        True
+    """
+    family = str(entry.get("architecture", "")).partition(" ")[0]  # "Hopper GH100": the chip's name is inside other GPUs' own
+    values = (family, *entry.get("aliases", ()), *(entry.get(field) or "" for field in _SEARCHED))
+    text = " ".join(map(plain, values))
+    return all(plain(word) in text for word in words)

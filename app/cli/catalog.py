@@ -8,14 +8,11 @@ from typing import Any
 
 import orjson
 
-from app.catalog.data import Index, plain
-from app.catalog.documents import catalog_document
+from app.catalog.data import Index
+from app.catalog.documents import NAMES, catalog_document, has_words
 from app.cli.base import Commands, add_against, client_of
 from app.domain.errors import NotFoundError
 from app.web.catalog_rows import COLUMNS
-
-_NAMES = ("key", "name", "hf_id")
-_SEARCHED = (*_NAMES, "vendor", "provider", "gpu")
 
 
 def add_to(commands: Commands) -> None:
@@ -31,7 +28,7 @@ def add_to(commands: Commands) -> None:
 def _catalog(given: argparse.Namespace) -> int:
     document = _document(given)
     entries = document[given.kind]
-    found = [entry for entry in entries if _has(entry, given.words)]
+    found = [entry for entry in entries if has_words(entry, given.words)]
     if not found:
         raise NotFoundError(_nothing(given.kind, " ".join(given.words), entries))
     if given.json:
@@ -51,14 +48,6 @@ def _document(given: argparse.Namespace) -> Mapping[str, Any]:
         return client.catalog(given.kind).model_dump(mode="json", exclude_none=False, exclude_unset=True)
 
 
-def _has(entry: Mapping[str, Any], words: Sequence[str]) -> bool:
-    """Whether each word is somewhere in an entry's names, in any case and punctuation."""
-    family = str(entry.get("architecture", "")).partition(" ")[0]  # "Hopper GH100": the chip's name is inside other GPUs' own
-    values = (family, *entry.get("aliases", ()), *(entry.get(field) or "" for field in _SEARCHED))
-    text = " ".join(map(plain, values))
-    return all(plain(word) in text for word in words)
-
-
 def _nothing(kind: str, words: str, entries: Sequence[Mapping[str, Any]]) -> str:
     index = Index(kind, entries, key_of=lambda entry: entry["key"], names_of=_names)
     nearest = ", ".join(index.nearest(words))
@@ -66,7 +55,7 @@ def _nothing(kind: str, words: str, entries: Sequence[Mapping[str, Any]]) -> str
 
 
 def _names(entry: Mapping[str, Any]) -> list[str]:
-    return [*(entry[field] for field in _NAMES if entry.get(field)), *entry.get("aliases", ())]
+    return [*(entry[field] for field in NAMES if entry.get(field)), *entry.get("aliases", ())]
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:

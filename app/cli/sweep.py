@@ -1,4 +1,4 @@
-"""``shardplan sweep``: many requests from a file, planned on the cores of this machine; what was interrupted goes on where it stopped."""
+"""``shardplan sweep``: many requests from a file, planned on the cores of this machine or by a service; what was interrupted goes on."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from app import ENGINE_VERSION
-from app.cli.base import EXIT_UNAVAILABLE, Commands, read
+from app.cli.base import EXIT_UNAVAILABLE, Commands, UsageError, add_against, client_of, read
+from app.cli.sweep_against import LINES, sweep_there
 from app.domain.errors import InvalidRequestError
 from app.main import hub_of
 from app.services.saved_plans import sha256
@@ -30,25 +31,49 @@ from app.settings import AppSettings
 from app.web.sweeps import wrong_requests
 from app.web.validation import field_errors
 
-_LINES = (".jsonl", ".ndjson")
+_EXIT_CODES = """exit codes:
+  0   done; or cancelled, with --cancel
+  3   not valid: the file or its requests; or the service refuses, or the sweep was cancelled
+  64  the command line or a setting is wrong
+  69  the service does not answer, or a process that plans died
+  130 interrupted; the same command goes on"""
 
 
 def add_to(commands: Commands) -> None:
     """Add the command."""
-    sweep = commands.add_parser("sweep", help="plan many requests from a file, into a file")
+    sweep = commands.add_parser(
+        "sweep",
+        help="plan many requests from a file, into a file",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     sweep.add_argument("spec", type=Path, help="JSON or YAML with requests or grid, or a .jsonl of requests; - reads standard input")
     sweep.add_argument("-o", "--output", type=Path, required=True, help="file to write: .csv, or JSON Lines under any other name")
     sweep.add_argument("--detail", choices=("figures", "plan"), help="totals of each plan, or each whole; figures unless the file says so")
-    sweep.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes that plan (%(default)s)")
+    sweep.add_argument("--jobs", type=int, help=f"processes that plan here ({os.cpu_count() or 1})")
+    add_against(sweep)
+    sweep.add_argument("--cancel", action="store_true", help="end the sweep of this output that the service of --against still works on")
     sweep.set_defaults(run=_sweep)
 
 
 def _sweep(given: argparse.Namespace) -> int:
+    if given.against and given.jobs is not None:
+        raise UsageError("--jobs is for planning here, and the service of --against plans; --against '' plans here")
+    client = client_of(given)
+    if client is not None:
+        with client:
+            return sweep_there(given, client)
+    if given.cancel:
+        raise UsageError("--cancel ends a sweep of a service: give --against URL")
+    return _sweep_here(given)
+
+
+def _sweep_here(given: argparse.Namespace) -> int:
     wanted = _wanted(given.spec, given.detail)
     part = given.output.with_name(f"{given.output.name}.part")
     try:
         with _resumed(part, wanted) as file:
-            _plan_rest(wanted, file, max(1, given.jobs))
+            _plan_rest(wanted, file, max(1, given.jobs or os.cpu_count() or 1))
     except KeyboardInterrupt:
         print(f"\nstopped; the same command goes on where it was: {part} has what is done", file=sys.stderr)
         raise
@@ -64,7 +89,7 @@ def _wanted(spec: Path, detail: str | None) -> WantedSweep:
     """The sweep a file describes; raises ``InvalidRequestError``."""
     limits = SweepLimits(plans=SweepLimits().requests)  # here nobody else waits
     try:
-        if spec.suffix in _LINES:
+        if spec.suffix in LINES:
             return read_lines(spec.read_bytes(), limits, detail="plan" if detail == "plan" else "figures")
         document = read(spec)
         return read_document(document | {"detail": detail} if detail and isinstance(document, dict) else document, limits)

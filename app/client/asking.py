@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -29,6 +30,7 @@ class Asking:
     ) -> None:
         self._transport = Transport(url, api_key=api_key, timeout_s=timeout_s, retry=retry, transport=transport)
         self.url = self._transport.shown
+        self._retry = retry
 
     def __enter__(self) -> Self:
         """The client itself."""
@@ -41,6 +43,9 @@ class Asking:
     def close(self) -> None:
         """Close the connections."""
         self._transport.close()
+
+    def _stream(self, operation: Operation, given: Given) -> Iterator[bytes]:
+        return self._transport.stream(operation, given)
 
     def _send(self, operation: Operation, given: Given) -> httpx.Response:
         return self._transport.send(operation, given)

@@ -6,11 +6,12 @@ from typing import Literal
 
 from app.client import operations
 from app.client.plans import PlanCalls
+from app.client.sweeps import SweepCalls
 from app.client.transport import Given
 from app.web.schemas import CatalogEntryOut, CatalogOut
 
 
-class Client(PlanCalls):
+class Client(PlanCalls, SweepCalls):
     """A service at an address.
 
     Answers are the models of the OpenAPI document; what a newer service adds to them is kept, and is read as further

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 
 from app.domain.errors import FieldError, ShardplanError, UnavailableError
+from app.web.schemas import SweepOut
 
 _KIND = "urn:shardplan:problem:"
 
@@ -46,6 +47,18 @@ class ServiceUnavailableError(UnavailableError):
     ) -> None:
         super().__init__(detail, errors)
         self.status, self.retry_after_s = status, retry_after_s
+
+
+class SweepNotDoneError(ShardplanError):
+    """A sweep was not done when it was not to be waited for any longer; it goes on.
+
+    Attributes:
+        sweep: how far it was.
+    """
+
+    def __init__(self, sweep: SweepOut) -> None:
+        super().__init__(f"sweep {sweep.id} is not done yet: {sweep.done:,} of {sweep.total:,} rows; it goes on")
+        self.sweep = sweep
 
 
 class AnswerError(ShardplanError):

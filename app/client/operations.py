@@ -8,8 +8,9 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from app.services.request import PlanRequest
+from app.services.sweeps.reading import SweepIn
 from app.web.comparing import CompareOut, ReplanOut
-from app.web.schemas import CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest
+from app.web.schemas import CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest, SweepOut
 
 M_co = TypeVar("M_co", bound=BaseModel, covariant=True)
 
@@ -21,18 +22,22 @@ class Operation:
     Attributes:
         method, path: of HTTP, with the names of what is filled into the path in braces.
         body: shape of what is sent; None where nothing is.
+        or_lines: media type of a body of lines that may be sent instead; None where there is no such.
         query, headers: names of what may be given beside it.
         repeatable: asking twice does what asking once does, so that a broken connection is tried again.
         patient: an answer that says "not now" is tried again too.
+        streamed: the answer may be large, and is read as it comes.
     """
 
     method: str
     path: str
     body: type[BaseModel] | None = None
+    or_lines: str | None = None
     query: tuple[str, ...] = ()
     headers: tuple[str, ...] = ()
     repeatable: bool = True
     patient: bool = True
+    streamed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,5 +56,13 @@ FILE = Operation(method="GET", path="/plans/{plan_id}/{file}", query=("dialect",
 DELETE = Operation(method="DELETE", path="/plans/{plan_id}", headers=("Edit-Token",), repeatable=False)
 REPLAN = Answered(method="POST", path="/plans/{plan_id}/replan", answer=ReplanOut)
 COMPARE = Answered(method="GET", path="/plans/compare", query=("ids",), answer=CompareOut)
+SWEEP = Answered(
+    method="POST", path="/sweeps", body=SweepIn, or_lines="application/jsonl", query=("name", "detail"), headers=("Idempotency-Key",),
+    answer=SweepOut,
+)  # fmt: skip
+GET_SWEEP = Answered(method="GET", path="/sweeps/{sweep_id}", answer=SweepOut)
+SWEEP_RESULTS = Operation(method="GET", path="/sweeps/{sweep_id}/results", query=("format",), streamed=True)
+CANCEL_SWEEP = Answered(method="POST", path="/sweeps/{sweep_id}/cancel", headers=("Edit-Token",), answer=SweepOut)
+DELETE_SWEEP = Operation(method="DELETE", path="/sweeps/{sweep_id}", headers=("Edit-Token",), repeatable=False)
 CATALOG = Answered(method="GET", path="/catalog/{kind}", answer=CatalogOut)
 READY = Operation(method="GET", path="/readyz", patient=False)

@@ -22,11 +22,11 @@ class PlanCalls(Asking):
 
     def plan(self, request: Request) -> PlanOut:
         """Plan; nothing is stored. That nothing fits is an answer too: see its ``verdict``."""
-        return self._answer(operations.PLAN, Given(body=_document(request)))
+        return self._answer(operations.PLAN, Given(body=document_of(request)))
 
     def plan_file(self, request: Request, filename: FileName, dialect: DialectName = "plain") -> str:
         """One file of the recommended plan; ``ProblemError`` 409 where nothing fits or the file is another framework's."""
-        given = Given(path={"file": filename}, query={"dialect": dialect}, body=_document(request))
+        given = Given(path={"file": filename}, query={"dialect": dialect}, body=document_of(request))
         return self._send(operations.PLAN_FILE, given).text
 
     def save(self, request: Request, name: str = "", note: str = "", *, idempotency_key: str | None = None) -> SavedPlanOut:
@@ -36,7 +36,7 @@ class PlanCalls(Asking):
         is the second, it is None.
         """
         key = idempotency_key or uuid.uuid4().hex
-        body = _document(request) | {key: value for key, value in (("name", name), ("note", note)) if value}
+        body = document_of(request) | {key: value for key, value in (("name", name), ("note", note)) if value}
         return self._answer(operations.SAVE, Given(headers={"Idempotency-Key": key}, body=body))
 
     def plans(
@@ -80,6 +80,6 @@ class PlanCalls(Asking):
         return self._answer(operations.COMPARE, Given(query={"ids": ",".join(plan_ids)}))
 
 
-def _document(request: Request) -> dict[str, Any]:
+def document_of(request: Request) -> dict[str, Any]:
     """What was said of a request, without the defaults, which are the service's to fill in."""
     return request.model_dump(mode="json", exclude_unset=True) if isinstance(request, PlanRequest) else dict(request)

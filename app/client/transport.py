@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -59,12 +60,13 @@ PATIENT = Retry()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """What one call fills in: parts of the path, query, headers and body."""
+    """What one call fills in: parts of the path, query, headers and body, or the lines that are sent instead of it."""
 
     path: Mapping[str, str] = field(default_factory=dict)
     query: Mapping[str, Any] = field(default_factory=dict)
     headers: Mapping[str, str] = field(default_factory=dict)
     body: Any = None
+    lines: bytes | None = None
 
 
 class Transport:
@@ -107,10 +109,21 @@ class Transport:
             self._retry.on_wait(found, wait_s)
             self._retry.sleep(wait_s)
 
+    def stream(self, operation: Operation, given: Given) -> Iterator[bytes]:
+        """The answer as it comes, a part at a time; raises what ``send`` does, or that the answer breaks off."""
+        with contextlib.closing(self.send(operation, given)) as response:
+            try:
+                yield from response.iter_bytes()
+            except httpx.RequestError as error:
+                raise ServiceUnavailableError(f"the answer of {self.shown} breaks off: {_reason(error)}") from error
+
     def _try(self, operation: Operation, request: httpx.Request) -> tuple[httpx.Response | ShardplanError, bool]:
         """An answer, or what went wrong; and whether asking again may help and cannot hurt."""
         try:
-            response = self._http.send(request)
+            response = self._http.send(request, stream=operation.streamed)
+            if not response.is_success:
+                with contextlib.closing(response):
+                    response.read()
         except httpx.RequestError as error:
             failure = ServiceUnavailableError(f"{self.shown} does not answer: {_reason(error)}")
             return failure, operation.patient and (operation.repeatable or isinstance(error, _NOT_SENT))
@@ -136,9 +149,11 @@ class Transport:
         path = operation.path.format(**{name: _segment(name, value) for name, value in given.path.items()})
         query = {name: value for name, value in given.query.items() if value is not None}
         headers = {name: _header(name, value) for name, value in given.headers.items()}
-        content = None if operation.body is None else _json(given.body)
-        if content is not None:
-            headers["Content-Type"] = "application/json"
+        content, media_type = given.lines, operation.or_lines
+        if operation.body is not None and content is None:
+            content, media_type = json_of(given.body), "application/json"
+        if content is not None and media_type is not None:
+            headers["Content-Type"] = media_type
         return self._http.build_request(operation.method, path, params=query or None, headers=headers, content=content)
 
 
@@ -167,7 +182,8 @@ def _header(name: str, value: str) -> str:
     return value
 
 
-def _json(body: Any) -> bytes:
+def json_of(body: Any) -> bytes:
+    """What is sent of a body; NaN, which would become something else on its way, and what is no JSON are refused."""
     try:
         return json.dumps(body, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:

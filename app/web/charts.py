@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,38 +63,6 @@ class Bar:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Point:
-    """One plan in the scatter of memory against speed, in percent of the plot."""
-
-    x: float
-    y: float
-    number: int
-    css: str
-    label: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Scatter:
-    """Plans by memory (right is more) and speed (up is faster); the ends of both are written at the axes."""
-
-    points: tuple[Point, ...]
-    limit: Mark
-    rows: tuple[Mark, ...]
-    columns: tuple[Mark, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class _Range:
-    """A span of values with a margin, as percent of an axis that does not start at zero."""
-
-    low: float
-    high: float
-
-    def at(self, value: float) -> float:
-        return _percent(value - self.low, self.high - self.low)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _Part:
     css: str
     label: str
@@ -137,12 +105,14 @@ def pool_bar(title: str, pool: dict[str, Any]) -> Bar | None:
 def moment_bars(gpu: dict[str, Any]) -> tuple[tuple[str, str, bool, Bar], ...]:
     """What is allocated at each moment: name, total, whether it is the peak, and a bar on one common scale."""
     moments = [m for m in gpu["moments"] if m["allocated_bytes"]]
-    top = max((m["allocated_bytes"] for m in moments), default=1)
+    capacity = gpu["capacity_bytes"]
+    top = max(capacity, *(m["allocated_bytes"] for m in moments))
+    limit = _mark(capacity, top, "") if top > capacity else None
     rows = []
     for moment in moments:
         segments = _stack(_by_category(moment["terms"]), top, format_gib)
         total = format_gib(moment["allocated_bytes"])
-        bar = Bar(title=f"{moment['name']}: {total}", segments=segments, total=total)
+        bar = Bar(title=f"{moment['name']}: {total}", segments=segments, total=total, limit=limit)
         rows.append((moment["name"], total, moment["name"] == gpu["peak_moment"], bar))
     return tuple(rows)
 
@@ -156,36 +126,6 @@ def time_bar(time: dict[str, Any]) -> Bar:
     segments = _stack(parts, top, seconds)
     total = seconds(time["step_s"])
     return Bar(title=f"One optimizer step: {total}", segments=segments, total=total, whisker=(_percent(low, top), _percent(high, top)))
-
-
-def scatter(candidates: Sequence[dict[str, Any]]) -> Scatter | None:
-    """The recommended plan (number 1) and its alternatives; None where there is nothing to compare."""
-    if len(candidates) < 2:
-        return None
-    memory = [c["memory"]["gpu"]["device_bytes"] for c in candidates]
-    speed = [c["time"]["tokens_per_s_per_gpu"] for c in candidates]
-    capacity = candidates[0]["memory"]["gpu"]["capacity_bytes"]
-    across, up = _range([*memory, capacity], below=0.25, above=0.12), _range(speed, below=0.12, above=0.35)
-    points = tuple(
-        Point(
-            x=across.at(used),
-            y=round(100 - up.at(rate), 2),
-            number=number,
-            css="chosen" if number == 1 else "other",
-            label=f"{number}: {format_gib(used)}, {format_number(rate)} tokens/s per GPU",
-        )
-        for number, (used, rate) in enumerate(zip(memory, speed, strict=True), 1)
-    )
-    x = across.at(capacity)
-    limit = Mark(x=x, label=f"{format_gib(capacity)} usable", anchor="end" if x > 50 else "start")
-    return Scatter(
-        points=points,
-        limit=limit,
-        rows=tuple(
-            Mark(x=round(100 - up.at(v), 2), label=format_number(v), anchor="start") for v in dict.fromkeys((min(speed), max(speed)))
-        ),
-        columns=tuple(Mark(x=across.at(v), label=format_gib(v), anchor="middle") for v in dict.fromkeys((min(memory), max(memory)))),
-    )
 
 
 def seconds(value: float) -> str:
@@ -225,12 +165,6 @@ def _stack(parts: Iterable[_Part], top: float, show: Callable[[float], str]) -> 
         )
         x += 100 * part.value / top
     return tuple(segments)
-
-
-def _range(values: Sequence[float], *, below: float, above: float) -> _Range:
-    """The span of some values, widened by shares of itself so that labels have room."""
-    spread = max(values) - min(values) or max(values) * 0.1 or 1.0
-    return _Range(min(values) - below * spread, max(values) + above * spread)
 
 
 def _mark(value: float, top: float, label: str) -> Mark:

@@ -52,18 +52,6 @@ async def get_key_check(request: Request) -> KeyCheck:
     return cast(KeyCheck, request.app.state.key_check)
 
 
-async def get_posted(request: Request) -> list[tuple[str, str]]:
-    """Fields of a posted form; a file is the text that is in it, and takes the place of the field it is another way to fill."""
-    form = await request.form()
-    fields, files = list[tuple[str, str]](), dict[str, str]()
-    for name, value in form.multi_items():
-        if not isinstance(value, UploadFile):
-            fields.append((name, value))
-        elif value.filename:
-            files[name.removesuffix("_file")] = (await value.read()).decode("utf-8-sig", errors="replace")
-    return [(name, text) for name, text in fields if name not in files] + list(files.items())
-
-
 async def get_metrics(request: Request) -> Metrics:
     """The process's counters."""
     return cast(Metrics, request.app.state.metrics)
@@ -83,10 +71,22 @@ async def json_only(request: Request) -> None:
     raise MediaTypeError(f"{msg}; {hint}", (FieldError(("Content-Type",), msg, hint),))
 
 
+async def get_posted(request: Request) -> list[tuple[str, str]]:
+    """Fields of a posted form; a file is the text that is in it, and takes the place of the field it is another way to fill."""
+    form = await request.form()
+    fields, files = list[tuple[str, str]](), dict[str, str]()
+    for name, value in form.multi_items():
+        if not isinstance(value, UploadFile):
+            fields.append((name, value))
+        elif value.filename:
+            files[name.removesuffix("_file")] = (await value.read()).decode("utf-8-sig", errors="replace")
+    return [(name, text) for name, text in fields if name not in files] + list(files.items())
+
+
 HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
 SweepsDep = Annotated[Sweeps, Depends(get_sweeps)]
 ClientIdDep = Annotated[str, Depends(get_client_id)]
-Posted = Annotated[list[tuple[str, str]], Depends(get_posted)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]
+Posted = Annotated[list[tuple[str, str]], Depends(get_posted)]

@@ -27,6 +27,8 @@ RULES: tuple[Rule, ...] = (
     ("GET POST", r"/download/.*", "plan"),
     ("GET POST", r"/preview", "plan"),
     ("POST", r"/diff", "plan"),
+    ("GET POST", r"/charts/.*", "plan"),
+    ("GET", r"/what-if", "plan"),
     ("GET POST", r"/audit(/.*)?", "plan"),
     ("GET POST", r"/diagnose(/.*)?", "plan"),
     ("GET", r"/catalog(/.*)?", "plan"),

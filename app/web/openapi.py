@@ -1,4 +1,4 @@
-"""The OpenAPI document of a service whose settings answer otherwise than the defaults do."""
+"""The OpenAPI document: what FastAPI cannot know of it, and what settings change."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from app.services.keys import SCOPES
 from app.settings import AppSettings
 from app.web.keys import UNLISTED, is_open, rule_for
 from app.web.schemas import MAX_PAGE, problems
+from app.web.sweeps import body_schemas
 
 Document = dict[str, Any]
 _SCHEME = "key"
@@ -18,8 +19,8 @@ _PROBES = ("/healthz", "/readyz")
 
 
 def install(app: FastAPI, settings: AppSettings) -> None:
-    """Let ``/openapi.json`` say what these settings change; with the defaults it stays as it is."""
-    changes: list[Callable[[Document], None]] = []
+    """Let ``/openapi.json`` have the body of sweeps, and say what these settings change."""
+    changes: list[Callable[[Document], None]] = [_with_sweep_body]
     if settings.require_keys:
         changes.append(_with_keys)
     if not settings.list_plans:
@@ -37,8 +38,11 @@ def install(app: FastAPI, settings: AppSettings) -> None:
                 change(document)
         return plain()
 
-    if changes:
-        app.openapi = openapi  # type: ignore[method-assign]
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _with_sweep_body(document: Document) -> None:
+    document["components"]["schemas"] |= body_schemas()
 
 
 def _with_keys(document: Document) -> None:

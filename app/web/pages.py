@@ -13,11 +13,12 @@ from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
 from app.services.saved_plans import key_of_client, new_plan_id
-from app.web import catalog_pages, delete_page, diff_page, docs_page, preview, report_page, saved_pages
+from app.web import catalog_pages, chart_pages, delete_page, diff_page, docs_page, preview, report_page, saved_pages, what_if_page
 from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.form_view import form_view, typed_notes
-from app.web.forms import Form, read_form, to_fields
+from app.web.forms import Form, complaint_of, read_form, to_fields
+from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
 from app.web.posted import of_plan
 from app.web.problems import Problem, prefers_html
@@ -33,6 +34,9 @@ router.include_router(delete_page.router)
 router.include_router(saved_pages.router)
 router.include_router(catalog_pages.router)
 router.include_router(docs_page.router)
+router.include_router(method_pages.router)
+router.include_router(chart_pages.router)
+router.include_router(what_if_page.router)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,11 +140,11 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
 
 def _json(answered: Answered) -> Response:
     if answered.answer is None:
-        raise answered.form.complaint()
+        raise complaint_of(answered.form)
     return json_response(answered.answer.document(), headers={"vary": "Accept"})
 
 
 def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Response:
     if form.request is None:
-        raise form.complaint()
+        raise complaint_of(form)
     return file_response(file_of(form.request, file, dialect=dialect, hub=hub))

@@ -12,6 +12,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from app import ENGINE_VERSION
 from app.domain.units import format_count, format_gib, format_number
 from app.resources import resource_dir
+from app.web.assets import drawing_scripts
 from app.web.charts import seconds
 
 HEADERS = {"vary": "Accept", "referrer-policy": "same-origin"}
@@ -41,7 +42,7 @@ def environment() -> Environment:
         "mathml": math_tokens,
         "words": lambda text: str(text).replace("_", " "),
     }
-    env.globals["engine_version"] = ENGINE_VERSION
+    env.globals |= {"engine_version": ENGINE_VERSION, "drawing_scripts": drawing_scripts()}
     return env
 
 

@@ -221,6 +221,8 @@ class PlanListOut(BaseModel):
 class SweepOut(BaseModel):
     """A sweep, and how far it is."""
 
+    model_config = OPEN
+
     id: str
     name: str
     created_at: datetime

@@ -13,7 +13,7 @@ from app.domain.errors import FieldError, InvalidRequestError
 from app.services.request import PlanRequest
 from app.services.saved_plans import key_of_client
 from app.services.sweeps.kept import KeptSweep, ResultFormat
-from app.services.sweeps.reading import Detail, SweepIn, SweepLimits, WantedSweep, WrongRequestsError, read_document, read_lines
+from app.services.sweeps.reading import Detail, GridIn, SweepIn, SweepLimits, WantedSweep, WrongRequestsError, read_document, read_lines
 from app.web.api import json_response
 from app.web.bodies import JSON_LINES
 from app.web.deps import JSON_TYPE, ClientIdDep, SweepsDep
@@ -33,14 +33,23 @@ _MADE: Responses = {
 _ROWS: Responses = {200: {"description": "A line a row", "content": {media: {"schema": {"type": "string"}} for media in _MEDIA.values()}}}
 
 
-def _body_document() -> dict[str, Any]:
-    """The body in the OpenAPI document: FastAPI does not read it, since checking many requests takes a thread."""
-    schema = SweepIn.model_json_schema()
-    properties = schema["properties"] | {"grid": schema.pop("$defs")["GridIn"]}
-    properties["requests"] = {"type": "array", "minItems": 1, "items": {"$ref": "#/components/schemas/PlanRequest"}}
-    document = schema | {"properties": properties, "oneOf": [{"required": ["requests"]}, {"required": ["grid"]}]}
-    lines = {"schema": {"type": "string", "description": "A PlanRequest a line."}}
-    return {"required": True, "content": {JSON: {"schema": document, "examples": {"a grid": {"value": _EXAMPLE}}}, LINES: lines}}
+_SCHEMAS = "#/components/schemas/"
+_LINES_BODY = {"schema": {"type": "string", "description": "A PlanRequest a line."}}
+_JSON_BODY = {"schema": {"$ref": f"{_SCHEMAS}{SweepIn.__name__}"}, "examples": {"a grid": {"value": _EXAMPLE}}}
+_BODY = {"required": True, "content": {JSON: _JSON_BODY, LINES: _LINES_BODY}}
+
+
+def body_schemas() -> dict[str, Any]:
+    """Components of the OpenAPI document that only the body of ``POST /sweeps`` has.
+
+    FastAPI does not know of them: it does not read that body, since checking many requests takes a thread.
+    """
+    schema = SweepIn.model_json_schema(ref_template=f"{_SCHEMAS}{{model}}")
+    parts: dict[str, Any] = schema.pop("$defs")
+    requests = {"type": "array", "minItems": 1, "items": {"$ref": f"{_SCHEMAS}{PlanRequest.__name__}"}}
+    properties = schema["properties"] | {"requests": requests, "grid": {"$ref": f"{_SCHEMAS}{GridIn.__name__}"}}
+    one_kind = [{"required": ["requests"]}, {"required": ["grid"]}]
+    return parts | {SweepIn.__name__: schema | {"properties": properties, "oneOf": one_kind}}
 
 
 async def _own_key(client: ClientIdDep, idempotency_key: Annotated[str | None, Header(max_length=200)] = None) -> str | None:
@@ -54,7 +63,7 @@ async def _body(request: Request) -> bytes:
 
 @router.post(
     "/sweeps", status_code=202, summary="Plan many requests as one job", responses={**_MADE, **problems(400, 409, 413, 415, 422, 429, 503)},
-    openapi_extra={"requestBody": _body_document()},
+    openapi_extra={"requestBody": _BODY},
 )  # fmt: skip
 def post_sweeps(
     request: Request,

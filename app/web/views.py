@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlencode
 
 from app.catalog.gpus import find_gpu
 from app.catalog.instances import find_instance
 from app.domain.errors import InvalidRequestError
-from app.domain.parallel.strategy import STRATEGIES
 from app.domain.units import format_count, format_gib, format_number
+from app.services.what_if import pins_of
 from app.web import charts
 from app.web.cards import EXACTNESS, card, ledger, share_of, source_of
 from app.web.checkpoint_view import checkpoint_view
 from app.web.fields import all_fields
-from app.web.forms import changed, field_at, to_fields
+from app.web.figures import OF_DOCUMENT, Canvas
+from app.web.forms import field_at, to_fields
+from app.web.what_if_page import what_if_view
+from app.web.wording import action, plan_label
 
 Document = Mapping[str, Any]
 VERDICTS = {"fits": "Fits", "tight": "Tight", "does_not_fit": "Does not fit"}
@@ -53,7 +55,8 @@ def answer_view(document: Document) -> dict[str, Any]:
         "time": _time(best),
         "communication": [_flow(term) for term in best["communication"]["terms"]],
         "ideal": _ideal(document),
-        "scatter": charts.scatter([best, *document["alternatives"]]),
+        "figures": {name: OF_DOCUMENT[name](document, Canvas(px=480)) for name in ("alternatives", "states")},
+        "what_if": what_if_view(document, current),
         "alternatives": [_alternative(c, request, current) for c in [best, *document["alternatives"]]],
         "settings": _settings(best["settings"]),
         "files": [_file(*item) for item in document["files"].items()],
@@ -94,14 +97,6 @@ def gpu_names(request: Document) -> str:
         except InvalidRequestError:
             names.append(str(given or pool.get("instance")))  # a saved plan outlives a catalogue entry
     return " + ".join(dict.fromkeys(names))
-
-
-def plan_label(settings: Document) -> str:
-    """Strategy and framework in words."""
-    named = {(s.name, s.framework): s.label for s in STRATEGIES}
-    label = named.get((settings["strategy"], settings["framework"]), str(settings["strategy"]))
-    degrees = {"tensor_parallel": "TP", "pipeline_parallel": "PP", "sequence_parallel": "SP", "expert_parallel": "EP"}
-    return " · ".join([label, *(f"{word} {settings[key]}" for key, word in degrees.items() if settings[key] > 1)])
 
 
 def _sentence(document: Document) -> str:
@@ -251,33 +246,12 @@ def _alternative(candidate: Document, request: Document, current: dict[str, str]
         "speed": format_number(time["tokens_per_s_per_gpu"]),
         "verdict": candidate["verdict"],
         "word": VERDICTS[candidate["verdict"]],
-        "pin": _action("Use", _pins(settings), request, current),
+        "pin": action("Use", pins_of(settings), request, current),
     }
 
 
-def _pins(settings: Document) -> dict[str, Any]:
-    pins = {f"constraints.{key}": settings[key] for key in ("framework", "strategy", "offload_optimizer", "offload_parameters")}
-    pins |= {f"training.{key}": settings[key] for key in ("micro_batch", "grad_accum", "activation_checkpointing")}
-    axes = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
-    pins |= {f"constraints.{key}": settings[key] for key in axes if settings[key] > 1}
-    if settings["strategy"] == "hsdp" or settings["hpz_group_size"] > 1:
-        pins["constraints.shard_group_size"] = (
-            settings["hpz_group_size"] if settings["hpz_group_size"] > 1 else settings["shard_group_size"]
-        )
-    return pins | ({"training.activation_offload": True} if settings["activation_offload"] else {})
-
-
 def _way_out(way: Document, request: Document, current: dict[str, str]) -> dict[str, Any]:
-    return _action(way["label"], way["changes"], request, current) | {"fits": way["fits"], "memory": format_gib(way["device_bytes"])}
-
-
-def _action(label: str, changes: Document, request: Document, current: dict[str, str]) -> dict[str, Any]:
-    """A link that sets the form, and the same as field changes for a button beside a pasted config."""
-    wanted = changed(request, changes)
-    names = [*wanted, *(name for name in current if name not in wanted)]
-    difference = {name: wanted.get(name, "") for name in names if wanted.get(name) != current.get(name)}
-    href = "" if "config" in wanted else "/?" + urlencode(wanted)
-    return {"label": label, "href": href, "change": urlencode(difference)}
+    return action(way["label"], way["changes"], request, current) | {"fits": way["fits"], "memory": format_gib(way["device_bytes"])}
 
 
 def _settings(settings: Document) -> list[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Iterator
 from typing import Any, get_args, get_type_hints
 
 import pytest
@@ -16,7 +17,8 @@ OPERATIONS: dict[str, Operation] = {name: found for name, found in vars(operatio
 METHODS = {
     "PLAN": Client.plan, "PLAN_FILE": Client.plan_file, "SAVE": Client.save, "PLANS": Client.plans, "GET": Client.get,
     "FILE": Client.file, "DELETE": Client.delete, "REPLAN": Client.replan, "COMPARE": Client.compare, "CATALOG": Client.catalog,
-    "READY": Client.ready,
+    "READY": Client.ready, "SWEEP": Client.sweep, "GET_SWEEP": Client.get_sweep, "SWEEP_RESULTS": Client.sweep_rows,
+    "CANCEL_SWEEP": Client.cancel_sweep, "DELETE_SWEEP": Client.delete_sweep,
 }  # fmt: skip
 ABSENT = {
     ("get", "/healthz"): "an orchestrator asks it; ready() says more",
@@ -69,7 +71,8 @@ def test_bodies_and_answers_are_those_of_the_document(document: dict[str, Any], 
     found = documented(document, operation)
     body = found.get("requestBody", {}).get("content", {})
     assert named(body) == (operation.body.__name__ if operation.body else None)
-    assert bool(body) is (operation.body is not None)
+    sent = {"application/json"} if operation.body else set()
+    assert set(body) == sent | ({operation.or_lines} if operation.or_lines else set())
     success = {status: answer for status, answer in found["responses"].items() if status < "300"}
     answers = {named(answer.get("content", {})) for answer in success.values()}
     assert answers == {operation.answer.__name__ if isinstance(operation, Answered) else None}
@@ -81,6 +84,8 @@ def test_bodies_and_answers_are_those_of_the_document(document: dict[str, Any], 
         assert hint is operation.answer or (page and get_args(hint) == get_args(operation.answer.model_fields["items"].annotation))
     elif set(success) == {"204"}:
         assert hint is type(None)
+    elif operation.streamed:
+        assert hint == Iterator[dict[str, Any]]
     else:
         assert hint is str or name == "READY"
 
@@ -94,10 +99,15 @@ def test_a_body_has_the_fields_of_the_document(document: dict[str, Any], name: s
 
 
 def test_words_to_choose_from_are_those_of_the_document(document: dict[str, Any]) -> None:
-    """Files, dialects and catalogues."""
+    """Files, dialects, catalogues, and what rows hold and how they are written."""
     routes = document["paths"]
     by_name = {p["name"]: p["schema"].get("enum") for p in routes["/plan/{file}"]["post"]["parameters"]}
     assert by_name == {"file": list(get_args(FileName)), "dialect": list(get_args(DialectName))}
+    detail = {p["name"]: p["schema"].get("enum") for p in routes["/sweeps"]["post"]["parameters"]}["detail"]
+    assert list(get_args(get_type_hints(Client.sweep)["detail"])) == list(get_args(get_type_hints(Client.sweep_lines)["detail"])) == detail
+    results = routes["/sweeps/{sweep_id}/results"]["get"]
+    assert set(results["responses"]["200"]["content"]) == {"application/jsonl", "text/csv"}
+    assert {p["name"]: p["schema"].get("enum") for p in results["parameters"]}["format"] == ["jsonl", "csv"]
     (kind,) = routes["/catalog/{kind}"]["get"]["parameters"]
     assert list(get_args(get_type_hints(Client.catalog)["kind"])) == kind["schema"]["enum"]
 

@@ -15,6 +15,7 @@ from tests.contract.answers import departures
 HTML = {"accept": "text/html"}
 BIG = b'"' + b"x" * 2**21 + b'"'
 JSON = {"content-type": "application/json"}
+CHART = "/charts/{name}.{format}"
 
 
 @pytest.fixture
@@ -120,6 +121,14 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(422, "/catalog/{kind}", "GET", path="/catalog/none", headers=accept)
         for kind in ("gpus", "instances", "models"):
             ask(200, "/catalog/{kind}", "GET", path=f"/catalog/{kind}", headers=accept)
+    for kind in ("json", "svg", "png", "csv", "html"):
+        ask(200, CHART, "GET", path=f"/charts/memory.{kind}")
+        ask(200, f"/plans/{{plan_id}}{CHART}", "GET", path=f"/plans/{plan}/charts/what-if-gpus.{kind}")
+    for accept in ({}, HTML):
+        ask(404, CHART, "GET", path="/charts/none.svg", headers=accept)
+        ask(422, CHART, "GET", path="/charts/memory.svg?seq_len=lots", headers=accept)
+        ask(404, f"/plans/{{plan_id}}{CHART}", "GET", path="/plans/none/charts/memory.svg", headers=accept)
+        ask(422, f"/plans/{{plan_id}}{CHART}", "GET", path=f"/plans/{plan}/charts/memory.svg?px=1", headers=accept)
     other = client.post("/plans", json=EXAMPLE_REQUEST | {"name": "another"}).json()["id"]
     for accept in ({}, HTML):
         ask(200, "/plans/compare", "GET", path=f"/plans/compare?ids={plan},{other}", headers=accept)

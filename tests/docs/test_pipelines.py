@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import json
 import os
 import re
@@ -22,10 +24,10 @@ from tests.served import served
 ROOT = Path(__file__).resolve().parents[2]
 TEXT = (ROOT / "docs" / "pipelines.md").read_text()
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", TEXT, re.DOTALL)
-SPEC, GITHUB, GITLAB = (text for language, text in BLOCKS if language == "yaml")
-COMMANDS, SEVERAL, CURL = (text for language, text in BLOCKS if language == "sh")
+SPEC, GRID, GITHUB, GITLAB = (text for language, text in BLOCKS if language == "yaml")
+COMMANDS, SWEEPS, SEVERAL, CURL = (text for language, text in BLOCKS if language == "sh")
 (MAKEFILE,) = (text for language, text in BLOCKS if language == "make")
-(PYTHON,) = (text for language, text in BLOCKS if language == "python")
+PYTHON, SWEEP_PYTHON = (text for language, text in BLOCKS if language == "python")
 EXPRESSION = re.compile(r"\$\{\{ (?:vars|secrets)\.(\w+) \}\}")
 NOT_FITTING = SPEC.replace("llama-3.1-8b", "llama-3.1-70b").replace("deepspeed}", "deepspeed, strategy: zero1}")
 
@@ -70,7 +72,7 @@ def steps(job: dict[str, Any]) -> list[str]:
 
 def test_every_block_is_run_here() -> None:
     """There is none of another language or beyond those named above."""
-    assert len(BLOCKS) == 8
+    assert len(BLOCKS) == 11
 
 
 def test_the_commands(folder: Path) -> None:
@@ -183,6 +185,35 @@ def test_the_python_example(folder: Path, url: str) -> None:
     refused = run([sys.executable, "ask.py"], folder, SHARDPLAN_URL=url)
     assert refused.returncode == 1
     assert refused.stderr.startswith("('cluster', 'pools', 0, 'gpu'): 'h1000'")
+
+
+def test_sweeps(folder: Path, url: str) -> None:
+    """By the service and here: the same four rows, and nothing else is left behind."""
+    (folder / "sweep.yaml").write_text(GRID)
+    before = set(folder.iterdir())
+    done = shell(SWEEPS, folder, SHARDPLAN_URL=url)
+    assert done.returncode == 0, done.stderr
+    assert {path.name for path in set(folder.iterdir()) - before} == {"rows.csv", "rows.jsonl"}
+    there = list(csv.DictReader(io.StringIO((folder / "rows.csv").read_text())))
+    here = [json.loads(line) for line in (folder / "rows.jsonl").read_text().splitlines()]
+    assert [(row["axes"]["training.seq_len"], row["axes"]["cluster.pools.0.nodes"]) for row in here] == [
+        (4096, 1),
+        (4096, 2),
+        (8192, 1),
+        (8192, 2),
+    ]
+    assert [row["summary"] for row in there] == [row["summary"] for row in here]
+
+
+def test_the_python_example_of_sweeps(folder: Path, url: str) -> None:
+    """Runs as it stands, prints a line a row, and leaves no sweep behind."""
+    (folder / "sweep.yaml").write_text(GRID)
+    (folder / "sweep.py").write_text(SWEEP_PYTHON)
+    done = run([sys.executable, "sweep.py"], folder, SHARDPLAN_URL=url)
+    assert done.returncode == 0, done.stderr
+    assert "4 of 4\n" in done.stdout
+    assert done.stdout.count("{'training.seq_len': ") == 4
+    assert len((folder / "rows.csv").read_text().splitlines()) == 5
 
 
 def test_the_table_of_methods_is_whole() -> None:
