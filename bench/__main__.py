@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from bench import accuracy, http, load, method, ranking, search, sweeps
+from bench import accuracy, http, load, method, page, ranking, search, sweeps
 
 BENCHES = {
     "search": search.main,
     "http": http.main,
     "sweeps": sweeps.main,
     "load": load.main,
+    "page": page.main,
     "method": method.main,
     "accuracy": accuracy.main,
     "ranking": ranking.main,

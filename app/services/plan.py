@@ -132,6 +132,18 @@ def _with_files(request: PlanRequest, resolved: Resolved, plan: Plan, label: Pla
     return plan, job
 
 
+def judged(request: PlanRequest) -> Plan:
+    """The brief plan alone, for whoever is still typing: no files, not counted, and no model fetched.
+
+    Raises:
+        InvalidRequestError: the request makes no sense, or its model would have to be fetched.
+        UnavailableError: too many large searches are running.
+    """
+    resolved = resolve(request)
+    with EFFORT.budget() as budget:
+        return make_plan(resolved.question, budget, brief=True)
+
+
 def file_of(request: PlanRequest, filename: str, *, dialect: str = "plain", hub: Hub | None = None) -> Artifact:
     """One file of the recommended plan.
 

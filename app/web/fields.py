@@ -21,9 +21,8 @@ GROUPS = {
     "cluster": "GPUs",
     "cluster_more": "Node details",
     "custom": "A GPU that is not listed",
-    "pool": "Another pool",
     "batch": "Batch",
-    "clip": "Video or image instead",
+    "clip": "Tokens of a video or image instead",
     "numerics": "Numerics",
     "method": "Training method",
     "parallel": "Parallelism",
@@ -148,13 +147,18 @@ def _model() -> Iterator[FormField]:
         help="A catalogue key such as llama-3.1-8b, or organisation/name where this server fetches models.",
     )
     yield _row(
-        ("model", "hf_config"), "json", "config", "config.json", "Counted tensor by tensor. Used instead of the name above.", name="config"
+        ("model", "hf_config"),
+        "json",
+        "config",
+        "config.json",
+        "Counted tensor by tensor, and used instead of the name above.",
+        name="config",
     )
     more = "model_more"
     yield _row(
         ("model", "params"), "amount", more, "Parameters", "Such as 7.5B. The shape is inferred, and said. Used instead of the name above."
     )
-    yield _row(("model", "revision"), "text", more, "Revision", "Commit or tag, with organisation/name only.")
+    yield _row(("model", "revision"), "text", more, "Revision", "Commit or tag whose config.json is read, with organisation/name.")
     for key, label in (
         ("num_layers", "Layers"),
         ("hidden_size", "Hidden size"),
@@ -173,10 +177,15 @@ def _model() -> Iterator[FormField]:
 
 
 _SHAPE_HELP = {
-    "num_kv_heads": "Empty = as many as heads.",
-    "head_dim": "Empty = hidden size / heads.",
-    "vocab_size": "The logits at the loss grow with it.",
     "num_layers": "A shape is used instead of the name above.",
+    "hidden_size": "Width of the residual stream, which each layer keeps.",
+    "num_heads": "Tensor parallelism has to divide them.",
+    "num_kv_heads": "Fewer make keys and values smaller; empty = as many as heads.",
+    "head_dim": "Width of one head; empty = hidden size / heads.",
+    "ffn_hidden_size": "Most of a block's parameters and activations follow it.",
+    "vocab_size": "The logits at the loss grow with it.",
+    "num_experts": "Parameters grow with them, the time of a token does not.",
+    "experts_per_token": "Time and activations of a token grow with them.",
 }
 
 
@@ -188,7 +197,10 @@ def _pools() -> Iterator[FormField]:
 def _pool(at: Loc, end: str) -> Iterator[FormField]:
     first, detail = ("pool", "pool") if end else ("cluster", "cluster_more")
     yield _row((*at, "gpu"), "text", first, "GPU", "Memory, rates and links come from the catalogue.", name="gpu" + end, required=not end)
-    for key, label, note in (("gpus_per_node", "GPUs per node", ""), ("nodes", "Nodes", "More ranks divide what is sharded.")):
+    for key, label, note in (
+        ("gpus_per_node", "GPUs per node", "They share the fast link; empty = 8."),
+        ("nodes", "Nodes", "More ranks divide what is sharded."),
+    ):
         yield _row((*at, key), "int", first, label, note, name=key + end)
     yield _row(
         (*at, "instance"),
@@ -202,23 +214,29 @@ def _pool(at: Loc, end: str) -> Iterator[FormField]:
         ("host_memory_gib", "gib", "Host memory", "Of one node. Bounds offload and loading.", "GiB"),
         ("gpu_memory_gib", "gib", "GPU memory", "Overrides the memory of one GPU.", "GiB"),
         ("nvme_gb", "gb", "NVMe", "Local disks of one node, for offload.", "GB"),
-        ("nvme_read_gb_per_s", "rate", "NVMe read", "", "GB/s"),
-        ("nvme_write_gb_per_s", "rate", "NVMe write", "", "GB/s"),
-        ("intra_node", "text", "Link in the node", "nvlink2 to nvlink5, pcie3 to pcie6, xgmi.", ""),
-        ("inter_node_gbit_per_s", "rate", "Network", "All network cards of one node together.", "Gbit/s"),
+        ("nvme_read_gb_per_s", "rate", "NVMe read", "Fetching what is offloaded waits for it.", "GB/s"),
+        ("nvme_write_gb_per_s", "rate", "NVMe write", "Writing the states back waits for it.", "GB/s"),
+        ("intra_node", "text", "Link in the node", "Sets the time of collectives: nvlink2 to nvlink5, pcie3 to pcie6, xgmi.", ""),
+        (
+            "inter_node_gbit_per_s",
+            "rate",
+            "Network",
+            "All network cards of one node together; collectives between nodes wait for it.",
+            "Gbit/s",
+        ),
     )
     for key, kind, label, note, unit in rows:
         yield _row((*at, key), kind, detail, label, note, name=key + end, unit=unit)
-    own: tuple[tuple[str, Kind, str, str], ...] = (
-        ("name", "text", "Name", ""),
-        ("memory_gib", "gib", "Memory", "GiB"),
-        ("bf16_tflops", "rate", "Dense bf16", "TFLOP/s"),
-        ("hbm_gb_per_s", "rate", "Memory bandwidth", "GB/s"),
-        ("link_gb_per_s", "rate", "Link to peers", "GB/s"),
-        ("pcie_gb_per_s", "rate", "Link to host", "GB/s"),
+    own: tuple[tuple[str, Kind, str, str, str], ...] = (
+        ("name", "text", "Name", "What the answer calls it; it is used instead of the GPU above.", ""),
+        ("memory_gib", "gib", "Memory", "What the driver reports, not the label.", "GiB"),
+        ("bf16_tflops", "rate", "Dense bf16", "Without sparsity; compute time follows it.", "TFLOP/s"),
+        ("hbm_gb_per_s", "rate", "Memory bandwidth", "The optimizer step and norms follow it.", "GB/s"),
+        ("link_gb_per_s", "rate", "Link to peers", "One direction, inside the node.", "GB/s"),
+        ("pcie_gb_per_s", "rate", "Link to host", "One direction; offload follows it.", "GB/s"),
     )
-    for key, kind, label, unit in own:
-        yield _row((*at, "gpu", key), kind, "custom" if not end else "pool_custom", label, "", name=f"custom_{key}{end}", unit=unit)
+    for key, kind, label, note, unit in own:
+        yield _row((*at, "gpu", key), kind, "custom" if not end else "pool_custom", label, note, name=f"custom_{key}{end}", unit=unit)
 
 
 def _batch() -> Iterator[FormField]:
@@ -239,22 +257,22 @@ def _batch() -> Iterator[FormField]:
 def _clip() -> Iterator[FormField]:
     at: Loc = ("training", "tokens_from")
     for key, label, note in (
-        ("frames", "Frames", "Latent tokens are counted from the clip, instead of a sequence length."),
-        ("height", "Height", ""),
-        ("width", "Width", ""),
+        ("frames", "Frames", "1 for an image. A clip is used instead of the sequence above."),
+        ("height", "Height", "Tokens grow with height times width."),
+        ("width", "Width", "Twice both is four times the tokens."),
     ):
         yield _row((*at, key), "int", "clip", label, note, unit="" if key == "frames" else "pixels")
-    yield _row((*at, "vae_stride"), "triple", "clip", "Autoencoder stride", "Time, height, width: 4,8,8.")
-    yield _row((*at, "patch"), "triple", "clip", "Patch", "Time, height, width: 1,2,2.")
+    yield _row((*at, "vae_stride"), "triple", "clip", "Autoencoder stride", "Time, height, width: 4,8,8 keeps a 256th of the pixels.")
+    yield _row((*at, "patch"), "triple", "clip", "Patch", "Time, height, width: 1,2,2 makes a token of 4 latents.")
 
 
 def _numerics() -> Iterator[FormField]:
     at: Loc = ("training",)
     rows: tuple[tuple[str, Kind, str, str], ...] = (
-        ("precision", "choice", "Precision", "Dtype of the computation."),
+        ("precision", "choice", "Precision", "Dtype of weights and activations in the computation."),
         ("master_weights", "flag", "fp32 master copy", "4 bytes a parameter; no = pure low precision."),
         ("optimizer", "choice", "Optimizer", "AdamW keeps 8 bytes a parameter, 8-bit AdamW 2, SGD none."),
-        ("optimizer_state_dtype", "choice", "State dtype", "Of the optimizer's moments."),
+        ("optimizer_state_dtype", "choice", "State dtype", "Of the optimizer's moments: bf16 halves them."),
         ("optimizer_implementation", "choice", "Implementation", "foreach makes temporaries as large as the parameters."),
         ("optimizer_in_backward", "flag", "Step in backward", "Gradients never live all at once."),
         ("grad_dtype", "choice", "Gradient dtype", "Gradients are accumulated and reduced in it."),
@@ -289,20 +307,33 @@ def _method() -> Iterator[FormField]:
         name="adapter_kind",
         empty="none, full training",
     )
-    yield _row((*lora, "rank"), "int", "method", "Adapter rank", "", name="adapter_rank")
+    yield _row((*lora, "rank"), "int", "method", "Adapter rank", "The adapter's parameters and states grow with it.", name="adapter_rank")
     yield _row(
         (*lora, "targets"),
         "names",
         "method",
         "Adapter targets",
-        "all-linear, attention, or layer names with commas.",
+        "Which layers get factors: all-linear, attention, or names with commas.",
         name="adapter_targets",
     )
-    yield _row((*lora, "base_bits"), "int", "method", "Base bits", "4 or 8, with QLoRA.", name="adapter_base_bits")
+    yield _row((*lora, "base_bits"), "int", "method", "Base bits", "Of the frozen weights with QLoRA: 4 or 8.", name="adapter_base_bits")
     yield _row((*lora, "dropout"), "frac", "method", "Adapter dropout", "Above 0 each target keeps its input.", name="adapter_dropout")
-    yield _row((*lora, "dtype"), "choice", "method", "Adapter dtype", "", name="adapter_dtype", empty="the framework's own")
     yield _row(
-        (*lora, "modules_to_save"), "names", "method", "Modules trained in full", "Such as embed_tokens, lm_head.", name="adapter_modules"
+        (*lora, "dtype"),
+        "choice",
+        "method",
+        "Adapter dtype",
+        "Of the factors, which are small.",
+        name="adapter_dtype",
+        empty="the framework's own",
+    )
+    yield _row(
+        (*lora, "modules_to_save"),
+        "names",
+        "method",
+        "Modules trained in full",
+        "They need gradients and states: embed_tokens, lm_head.",
+        name="adapter_modules",
     )
     yield _row((*at, "trainable_params"), "amount", "method", "Trainable parameters", "For a partly frozen model, such as 1.2B.")
 
@@ -313,13 +344,13 @@ _PLANNER = (("", "planner chooses"), ("true", "yes"), ("false", "no"))
 def _parallel() -> Iterator[FormField]:
     at: Loc = ("constraints",)
     rows: tuple[tuple[str, Kind, str, str], ...] = (
-        ("framework", "choice", "Framework", "Empty compares all three."),
+        ("framework", "choice", "Framework", "Which library shards; empty compares all three."),
         ("strategy", "choice", "Strategy", "What each rank keeps a share of."),
         ("shard_group_size", "int", "Shard group", "Ranks that share one copy: HSDP, MiCS, hpZ."),
         ("tensor_parallel", "int", "Tensor parallel", "Splits each matrix; wants NVLink."),
-        ("pipeline_parallel", "int", "Pipeline parallel", "Splits the layers into stages."),
+        ("pipeline_parallel", "int", "Pipeline parallel", "Splits the layers into stages, which wait for each other."),
         ("sequence_parallel", "int", "Sequence parallel", "Splits each sequence; divides activations."),
-        ("expert_parallel", "int", "Expert parallel", "Spreads experts of a mixture."),
+        ("expert_parallel", "int", "Expert parallel", "Spreads a mixture's experts; adds all-to-all traffic."),
         ("offload_optimizer", "choice", "Offload optimizer", "Frees GPU memory; the step runs on the host."),
         ("offload_parameters", "choice", "Offload parameters", "DeepSpeed reads this at stage 3 only and ignores it below."),
     )
@@ -329,6 +360,8 @@ def _parallel() -> Iterator[FormField]:
 
 def _limits() -> Iterator[FormField]:
     yield _row(("objective",), "choice", "limits", "Goal", "What the best plan is best at.")
-    yield _row(("headroom_frac",), "frac", "limits", "Left free", "Share of each GPU's memory: 0.05 or 5 %.")
-    yield _row(("deepspeed_version",), "text", "limits", "DeepSpeed release", "Such as 0.18.9; empty is the newest checked.")
-    yield _row(("torch_version",), "text", "limits", "PyTorch release", "Such as 2.10; empty is the newest checked.")
+    yield _row(("headroom_frac",), "frac", "limits", "Left free", "Memory of each GPU that no plan may use: 0.05 or 5 %.")
+    yield _row(
+        ("deepspeed_version",), "text", "limits", "DeepSpeed release", "Decides the keys of the file: 0.18.9; empty is the newest checked."
+    )
+    yield _row(("torch_version",), "text", "limits", "PyTorch release", "The same for PyTorch: 2.10; empty is the newest checked.")

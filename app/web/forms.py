@@ -23,7 +23,10 @@ from app.web.validation import field_errors
 
 CHANGE = "change"
 """Field of a button that overrides others: a query string of field names and values."""
+POOLS, DROP, UPLOAD = "pools", "drop", "config_file"
+"""Fields of the form's own: how many pools it shows, which of them to take away, and a config.json as a file."""
 MAX_JSON_DEPTH = 64
+_NOT_UTF8 = "\N{REPLACEMENT CHARACTER}"
 _YES, _NO = {"true", "yes", "on", "1"}, {"false", "no", "off", "0"}
 _RATE_UNITS = re.compile(r"\s*(?:g[bi]b?i?t?|tflops?|tflop)?\s*(?:/\s*s|ps)?\s*$", re.IGNORECASE)
 _BYTE_UNIT = re.compile(r"[kmgt]i?b\s*$", re.IGNORECASE)
@@ -45,11 +48,13 @@ class Form:
     Attributes:
         values: text by field name, as typed; empty fields are left out.
         request: None where there are errors.
+        pools: how many pools are asked to be shown, used or not.
     """
 
     values: Mapping[str, str]
     errors: tuple[FormError, ...] = ()
     request: PlanRequest | None = None
+    pools: int = 1
 
     @property
     def query(self) -> str:
@@ -61,10 +66,18 @@ class Form:
         listed = error.errors or (FieldError((), error.detail),)
         return replace(self, errors=tuple(_at_field(e) for e in listed), request=None)
 
+    def complaint(self) -> InvalidRequestError:
+        """What is wrong, at the paths of the request."""
+        fields = all_fields()
+        errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in self.errors)
+        return InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
+
 
 def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     """Read form fields; unknown names, text that is no number and values that make no sense become errors."""
-    values, errors = _collect(pairs)
+    given = list(pairs)
+    values, errors = _collect(given)
+    pools = _shown_pools(given, errors)
     tree: dict[str, Any] = {}
     for name, text in values.items():
         field = all_fields()[name]
@@ -80,24 +93,22 @@ def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     try:
         request = PlanRequest.model_validate(document)
     except ValidationError as invalid:
-        known = {error.field for error in errors}
-        found = (_at_field(e) for e in field_errors(invalid.errors(), PlanRequest))
-        errors += [error for error in found if not error.field or error.field not in known]
-        return Form(values=values, errors=tuple(errors))
-    return Form(values=values, errors=tuple(errors), request=None if errors else request)
+        errors += _besides(field_errors(invalid.errors(), PlanRequest), {error.field for error in errors})
+        return Form(values=values, errors=tuple(errors), pools=pools)
+    return Form(values=values, errors=tuple(errors), request=None if errors else request, pools=pools)
 
 
-def complaint_of(form: Form) -> InvalidRequestError:
-    """What is wrong with a form, at the paths of the request."""
-    fields = all_fields()
-    errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in form.errors)
-    return InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
+def _besides(found: Iterable[FieldError], known: set[str]) -> list[FormError]:
+    """Complaints about the request but those that only follow from a field that could not be read."""
+    unread = [all_fields()[name].path for name in known if name]
+    errors = [_at_field(e) for e in found if not e.loc or not any(path[: len(e.loc)] == e.loc for path in unread)]
+    return [error for error in errors if not error.field or error.field not in known]
 
 
 def request_of(form: Form) -> PlanRequest:
     """The request a form stands for; raises ``InvalidRequestError`` with everything that is wrong with it."""
     if form.request is None:
-        raise complaint_of(form)
+        raise form.complaint()
     return form.request
 
 
@@ -153,8 +164,47 @@ def field_at(loc: Loc) -> str:
     return ""
 
 
+def pools_used(names: Iterable[str]) -> int:
+    """How many pools the fields of a form speak of, at least the first."""
+    fields = all_fields()
+    paths = [fields[name].path for name in names if name in fields]
+    return max([1, *(path[2] + 1 for path in paths if path[:2] == ("cluster", "pools") and isinstance(path[2], int))])
+
+
+def _shown_pools(pairs: list[tuple[str, str]], errors: list[FormError]) -> int:
+    for name, text in pairs:
+        if name == UPLOAD and text.strip():
+            hint = "press “Plan with this config.json”, or paste its text"
+            errors.append(FormError("config", f"only the name of the file came, {text[:80]!r}, not what is in it", hint))
+    typed = [text.strip() for name, text in pairs if name == POOLS and text.strip()]
+    if not typed:
+        return 1
+    if re.fullmatch(r"\d{1,3}", typed[-1]) and 1 <= int(typed[-1]) <= MAX_POOLS:
+        return int(typed[-1])
+    errors.append(FormError("", f"pools is {typed[-1][:80]!r}; a form shows 1 to {MAX_POOLS}", f"leave it out, or write {MAX_POOLS}"))
+    return 1
+
+
+def _without_pool(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    """The fields without the pool to be dropped; those after it move up by one."""
+    dropped = {int(text) - 1 for name, text in pairs if name == DROP and re.fullmatch(r"[2-9]", text.strip())}
+    if not dropped:
+        return pairs
+    gone, fields, kept = dropped.pop(), all_fields(), []
+    named = {field.path: name for name, field in fields.items()}
+    for name, text in pairs:
+        path = fields[name].path if name in fields else ()
+        place = path[2] if path[:2] == ("cluster", "pools") else -1
+        if not isinstance(place, int) or place < gone:
+            kept.append((name, text))
+        elif place > gone:
+            kept.append((named[*path[:2], place - 1, *path[3:]], text))
+    return kept
+
+
 def _collect(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[FormError]]:
-    given, errors = list(pairs), list[FormError]()
+    given, errors = _without_pool(list(pairs)), list[FormError]()
+    given = [pair for pair in given if pair[0] not in (POOLS, DROP, UPLOAD)]
     overrides = [pair for name, text in given if name == CHANGE for pair in parse_qsl(text, keep_blank_values=True)]
     replaced = {name for name, _ in overrides}
     values: dict[str, str] = {}
@@ -170,12 +220,15 @@ def _collect(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[For
 
 
 def _prefer(tree: dict[str, Any], values: Mapping[str, str]) -> None:
-    """Apply what the labels promise: a description replaces the model's name, an instance or an own GPU the listed one."""
+    """Apply what the labels promise: a description replaces the model's name, a clip the length, an instance or own GPU the listed one."""
     model = tree.get("model", {})
     if any(key in model for key in ("hf_config", "params", "shape")):
         model.pop("preset", None)
     elif "preset" in model and "/" in model["preset"] and not _known(model["preset"]):
         model["hf_id"] = model.pop("preset")
+    training = tree.get("training", {})
+    if {"height", "width"} <= set(training.get("tokens_from", {})):
+        training.pop("seq_len", None)
     for number, pool in tree.get("cluster", {}).get("pools", {}).items():
         if "instance" in pool and "gpu" + suffix(number) in values:
             pool.pop("gpu", None)
@@ -251,6 +304,8 @@ def _memory(field: FormField, text: str, value: float) -> float:
 
 
 def _json(text: str) -> Any:
+    if _NOT_UTF8 in text:
+        raise ValueError("config.json holds bytes that are not UTF-8; save it as UTF-8")
     try:
         value = orjson.loads(text)
     except orjson.JSONDecodeError as error:

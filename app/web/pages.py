@@ -9,35 +9,34 @@ from urllib.parse import urlencode
 
 from fastapi import APIRouter, Request, Response
 
-from app.catalog.gpus import load_gpus
-from app.catalog.instances import load_instances
-from app.catalog.models import load_models
 from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
 from app.services.saved_plans import key_of_client, new_plan_id
-from app.web import catalog_pages, chart_pages, docs_page, saved_pages, what_if_page
+from app.web import catalog_pages, chart_pages, delete_page, diff_page, docs_page, preview, report_page, saved_pages, what_if_page
 from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
-from app.web.fields import GROUPS, MAX_POOLS, all_fields, suffix
-from app.web.forms import Form, FormError, complaint_of, read_form, to_fields
+from app.web.form_view import form_view, typed_notes
+from app.web.forms import Form, read_form, to_fields
 from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
+from app.web.posted import of_plan
 from app.web.problems import Problem, prefers_html
 from app.web.rendering import page
 from app.web.schemas import EXAMPLE_REQUEST, FileName
 from app.web.views import answer_view
 
 router = APIRouter()
+router.include_router(preview.router)
+router.include_router(diff_page.router)
+router.include_router(report_page.router)
+router.include_router(delete_page.router)
 router.include_router(saved_pages.router)
 router.include_router(catalog_pages.router)
 router.include_router(docs_page.router)
 router.include_router(method_pages.router)
 router.include_router(chart_pages.router)
 router.include_router(what_if_page.router)
-
-OWN_FIELDS = ("name", "note", "key")
-"""Fields of the save form that are not of the plan."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +57,7 @@ def get_home(request: Request, hub: HubDep) -> Response:
 @router.post("/", include_in_schema=False)
 def post_home(request: Request, pairs: Posted, hub: HubDep) -> Response:
     """The same from a form body, as a pasted config.json is too long for an address."""
-    return _plan_page(request, _answered(read_form(_of_plan(pairs)), hub))
+    return _plan_page(request, _answered(read_form(of_plan(pairs)), hub))
 
 
 @router.get("/download/{file}", include_in_schema=False)
@@ -71,15 +70,15 @@ def get_download(request: Request, file: FileName, hub: HubDep, dialect: Dialect
 @router.post("/download/{file}", include_in_schema=False)
 def post_download(file: FileName, pairs: Posted, hub: HubDep, dialect: Dialect = "plain") -> Response:
     """One file of the answer to a posted form."""
-    return _download(file, read_form(_of_plan(pairs)), hub, dialect)
+    return _download(file, read_form(of_plan(pairs)), hub, dialect)
 
 
 @router.post("/save", include_in_schema=False)
 def post_save(request: Request, pairs: Posted, saved: SavedPlansDep, hub: HubDep, client: ClientIdDep) -> Response:
     """Save the answer and show it, once with the token that deletes it."""
     refuse_cross_site(request)
-    own = {name: text for name, text in pairs if name in OWN_FIELDS}
-    form = read_form(_of_plan(pairs))
+    own = {name: text for name, text in pairs if name in ("name", "note", "key")}
+    form = read_form(of_plan(pairs))
     if form.request is None:
         return _plan_page(request, Answered(form=form, answer=None))
     asked = form.request.model_dump(mode="json", exclude_unset=True)
@@ -102,10 +101,6 @@ def problem_page(request: Request, problem: Problem) -> Response | None:
     response = page(request, "problem.html", status=problem.status, problem=problem, document=problem.document())
     response.headers.update(problem.headers)
     return response
-
-
-def _of_plan(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    return [pair for pair in pairs if pair[0] not in OWN_FIELDS]
 
 
 def _answered(form: Form, hub: Hub | None, label: PlanLabel | None = None) -> Answered:
@@ -131,8 +126,9 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
         "index.html",
         status=422 if form.errors else 200,
         example=example,
+        focused=not (example or form.errors or form.pools > 1),
         view=answer_view(document) if document else None,
-        form=form_view(values, form.errors),
+        form=form_view(values, form, typed_notes(document, form.values), fetches=request.app.state.hub is not None),
         values=values,
         errors=form.errors,
         posted="config" in values,
@@ -144,34 +140,11 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
 
 def _json(answered: Answered) -> Response:
     if answered.answer is None:
-        raise complaint_of(answered.form)
+        raise answered.form.complaint()
     return json_response(answered.answer.document(), headers={"vary": "Accept"})
-
-
-def form_view(values: dict[str, str], errors: tuple[FormError, ...]) -> dict[str, Any]:
-    """Fields by group, with what was typed and what is wrong, and the presets they offer."""
-    wrong: dict[str, list[FormError]] = {}
-    for error in errors:
-        wrong.setdefault(error.field, []).append(error)
-    shown = max([2, *(n + 1 for n in range(MAX_POOLS) if any(f"{key}{suffix(n)}" in values for key in ("gpu", "instance", "nodes")))])
-    groups: dict[str, list[dict[str, Any]]] = {key: [] for key in (*GROUPS, "config", "pool_custom")}
-    used = set()
-    for field in all_fields().values():
-        number = field.path[2] if field.path[:2] == ("cluster", "pools") else 0
-        if isinstance(number, int) and number >= shown:
-            continue
-        groups[field.group].append({"field": field, "value": values.get(field.name, ""), "errors": wrong.get(field.name, [])})
-        if field.name in values or field.name in wrong:
-            used.add(field.group)
-    offered = {
-        "models": [(m.key, m.name) for m in load_models()],
-        "gpus": [(g.key, g.name) for g in load_gpus()],
-        "instances": [(i.key, f"{i.gpus_per_node} × {i.gpu}") for i in load_instances()],
-    }
-    return {"groups": groups, "titles": GROUPS, "used": used, "offered": offered}
 
 
 def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Response:
     if form.request is None:
-        raise complaint_of(form)
+        raise form.complaint()
     return file_response(file_of(form.request, file, dialect=dialect, hub=hub))

@@ -20,6 +20,8 @@ from app.web.views import VERDICTS, answer_view
 
 router = APIRouter(tags=["saved plans"])
 VARY = {"vary": "Accept"}
+NOTE_SHOWN = 120
+"""Characters of a note that the list shows."""
 
 
 class ListQuery(BaseModel):
@@ -53,7 +55,10 @@ def get_plans(request: Request, saved: SavedPlansDep, query: Annotated[ListQuery
     if not prefers_html(request):
         return json_response(document, headers=VARY)
     after = request.url.include_query_params(cursor=found.next_cursor).query if found.next_cursor else ""
-    rows = [item | {"word": VERDICTS[item["verdict"]], "created": day(item["created_at"])} for item in document["items"]]
+    rows = [
+        item | {"word": VERDICTS[item["verdict"]], "created": day(item["created_at"]), "note": " ".join(kept.note.split())[:NOTE_SHOWN]}
+        for item, kept in zip(document["items"], found.items, strict=True)
+    ]
     return page(request, "plans.html", rows=rows, next_href=f"/plans?{after}" if after else "", query=query, first=query.cursor is None)
 
 

@@ -120,7 +120,7 @@ def test_a_file_is_downloaded(open_page: OpenPage, script: bool) -> None:
 def test_a_config_is_pasted(open_page: OpenPage, script: bool) -> None:
     """Sent as a form body; files of the answer are downloaded the same way."""
     page = open_page(script=script)
-    page.get_by_text("Paste a config.json instead").click()
+    page.get_by_text("Paste or drop a config.json instead").click()
     page.fill("#f-config", CONFIG)
     page.get_by_role("button", name="Plan with this config.json").click()
     expect(page.locator(".heading")).to_contain_text("pasted · seq 8,192")

@@ -28,12 +28,17 @@ def request(seq_len: int = 8192, nodes: int = 1) -> dict[str, Any]:
     }
 
 
+def keep(kept: SavedPlans, body: dict[str, Any], name: str, note: str = "") -> str:
+    """Save the answer to a request; its id."""
+    return kept.save(body, answer(PlanRequest.model_validate(body)).document(), name=name, note=note).id
+
+
 @pytest.fixture(scope="module")
 def saved(app: FastAPI, origin: str) -> list[str]:
     """Ids of three plans of their own names; the last has a name that would like to be markup."""
     kept: SavedPlans = app.state.saved_plans
     asked = [("short", request()), ("long", request(16384)), (HOSTILE, request(nodes=2))]
-    return [kept.save(body, answer(PlanRequest.model_validate(body)).document(), name=name).id for name, body in asked]
+    return [keep(kept, body, name) for name, body in asked]
 
 
 @pytest.fixture(scope="module")

@@ -116,6 +116,8 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(422, "/plans", "GET", path="/plans?limit=0", headers=accept)
         ask(200, "/plans/{plan_id}", "GET", headers=accept)
         ask(404, "/plans/{plan_id}", "GET", path="/plans/none", headers=accept)
+        ask(200, "/plans/{plan_id}/report", "GET", headers=accept)
+        ask(404, "/plans/{plan_id}/report", "GET", path="/plans/none/report", headers=accept)
         ask(422, "/catalog/{kind}", "GET", path="/catalog/none", headers=accept)
         for kind in ("gpus", "instances", "models"):
             ask(200, "/catalog/{kind}", "GET", path=f"/catalog/{kind}", headers=accept)
