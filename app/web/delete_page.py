@@ -37,14 +37,14 @@ def post_delete(request: Request, plan_id: str, pairs: Posted, saved: SavedPlans
         saved.delete(plan_id, token)
     except ForbiddenError as error:
         wrong = error.detail if token else "the edit token is missing; it was given once, when the plan was saved"
-        return _page(request, kept, status=403, token=token, wrong=wrong)
+        return _page(request, kept, status=403, typed=token, wrong=wrong)
     return _page(request, kept, deleted=True)
 
 
 def _page(request: Request, kept: SavedPlan, *, status: int = 200, **more: Any) -> Response:
     about = {key: getattr(kept, key) for key in ("id", "name", "note", "model_name", "gpu_name", "verdict")}
     about |= {"word": VERDICTS[kept.verdict], "created": day(kept.created_at), "files": list(kept.answer.get("files", {}))}
-    context = {"token": "", "wrong": "", "deleted": False} | more
+    context = {"typed": "", "wrong": "", "deleted": False} | more
     response = page(request, "delete.html", status=status, about=about, **context)
     response.headers["cache-control"] = "no-store"
     return response

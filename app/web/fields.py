@@ -159,34 +159,21 @@ def _model() -> Iterator[FormField]:
         ("model", "params"), "amount", more, "Parameters", "Such as 7.5B. The shape is inferred, and said. Used instead of the name above."
     )
     yield _row(("model", "revision"), "text", more, "Revision", "Commit or tag whose config.json is read, with organisation/name.")
-    for key, label in (
-        ("num_layers", "Layers"),
-        ("hidden_size", "Hidden size"),
-        ("num_heads", "Heads"),
-        ("num_kv_heads", "Key/value heads"),
-        ("head_dim", "Head dimension"),
-        ("ffn_hidden_size", "Feed-forward size"),
-        ("vocab_size", "Vocabulary"),
-        ("num_experts", "Experts"),
-        ("experts_per_token", "Experts per token"),
+    for key, label, note in (
+        ("num_layers", "Layers", "A shape is used instead of the name above."),
+        ("hidden_size", "Hidden size", "Width of the residual stream, which each layer keeps."),
+        ("num_heads", "Heads", "Tensor parallelism has to divide them."),
+        ("num_kv_heads", "Key/value heads", "Fewer make keys and values smaller; empty = as many as heads."),
+        ("head_dim", "Head dimension", "Width of one head; empty = hidden size / heads."),
+        ("ffn_hidden_size", "Feed-forward size", "Most of a block's parameters and activations follow it."),
+        ("vocab_size", "Vocabulary", "The logits at the loss grow with it."),
+        ("num_experts", "Experts", "Parameters grow with them, the time of a token does not."),
+        ("experts_per_token", "Experts per token", "Time and activations of a token grow with them."),
     ):
-        yield _row(("model", "shape", key), "int", more, label, _SHAPE_HELP.get(key, ""))
+        yield _row(("model", "shape", key), "int", more, label, note)
     yield _row(("model", "shape", "total_params"), "amount", more, "Total parameters", "Overrides the count of the tensors.")
     yield _row(("model", "shape", "tied_embeddings"), "flag", more, "Tied embeddings", "Input and output embedding are one tensor.")
     yield _row(("model", "shape", "gated_mlp"), "flag", more, "Gated feed-forward", "Three matrices instead of two.")
-
-
-_SHAPE_HELP = {
-    "num_layers": "A shape is used instead of the name above.",
-    "hidden_size": "Width of the residual stream, which each layer keeps.",
-    "num_heads": "Tensor parallelism has to divide them.",
-    "num_kv_heads": "Fewer make keys and values smaller; empty = as many as heads.",
-    "head_dim": "Width of one head; empty = hidden size / heads.",
-    "ffn_hidden_size": "Most of a block's parameters and activations follow it.",
-    "vocab_size": "The logits at the loss grow with it.",
-    "num_experts": "Parameters grow with them, the time of a token does not.",
-    "experts_per_token": "Time and activations of a token grow with them.",
-}
 
 
 def _pools() -> Iterator[FormField]:
