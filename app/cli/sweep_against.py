@@ -119,7 +119,7 @@ def _asked(given: argparse.Namespace) -> tuple[list[bytes], Mapping[str, Any] | 
 
 def _waited_for(client: Client, made: SweepOut) -> SweepOut:
     """Wait, with a bar where somebody looks."""
-    with tqdm(total=made.total, initial=made.done, unit="plan", disable=None, file=sys.stderr) as bar:
+    with tqdm(total=made.total, initial=made.done, unit="plan", miniters=0, disable=None, file=sys.stderr) as bar:
         return client.wait_for_sweep(made.id, lambda sweep: bar.update(sweep.done - bar.n))
 
 

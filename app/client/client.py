@@ -29,9 +29,24 @@ class Client(PlanCalls, SweepCalls):
         InvalidRequestError: the address or the key cannot be used.
     """
 
-    def catalog(self, kind: Literal["gpus", "instances", "models"]) -> CatalogOut:
-        """A catalogue, with the titles of its sources."""
-        return self._answer(operations.CATALOG, Given(path={"kind": kind}))
+    def catalog(
+        self,
+        kind: Literal["gpus", "instances", "models"],
+        words: str | None = None,
+        *,
+        sort: str | None = None,
+        order: Literal["rising", "falling"] | None = None,
+    ) -> CatalogOut:
+        """A catalogue, or its entries with some words, with the titles of its sources.
+
+        Args:
+            kind: which one.
+            words: looked for in names, makers and providers.
+            sort: column to sort by, such as ``usable``; the catalogue's own order if left out.
+            order: what is not known comes last either way.
+        """
+        query = {"q": words, "sort": sort, "order": order}
+        return self._answer(operations.CATALOG, Given(path={"kind": kind}, query=query))
 
     def gpus(self) -> list[CatalogEntryOut]:
         """GPUs that a request can name."""

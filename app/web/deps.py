@@ -52,6 +52,18 @@ async def get_key_check(request: Request) -> KeyCheck:
     return cast(KeyCheck, request.app.state.key_check)
 
 
+async def get_posted(request: Request) -> list[tuple[str, str]]:
+    """Fields of a posted form; a file is the text that is in it, and takes the place of the field it is another way to fill."""
+    form = await request.form()
+    fields, files = list[tuple[str, str]](), dict[str, str]()
+    for name, value in form.multi_items():
+        if not isinstance(value, UploadFile):
+            fields.append((name, value))
+        elif value.filename:
+            files[name.removesuffix("_file")] = (await value.read()).decode("utf-8-sig", errors="replace")
+    return [(name, text) for name, text in fields if name not in files] + list(files.items())
+
+
 async def get_metrics(request: Request) -> Metrics:
     """The process's counters."""
     return cast(Metrics, request.app.state.metrics)
@@ -69,18 +81,6 @@ async def json_only(request: Request) -> None:
     msg = f"Content-Type is {given[:80]!r}; this address reads JSON" if given else "the body has no Content-Type; this address reads JSON"
     hint = f"send Content-Type: {JSON}"
     raise MediaTypeError(f"{msg}; {hint}", (FieldError(("Content-Type",), msg, hint),))
-
-
-async def get_posted(request: Request) -> list[tuple[str, str]]:
-    """Fields of a posted form; a file is the text that is in it, and takes the place of the field it is another way to fill."""
-    form = await request.form()
-    fields, files = list[tuple[str, str]](), dict[str, str]()
-    for name, value in form.multi_items():
-        if not isinstance(value, UploadFile):
-            fields.append((name, value))
-        elif value.filename:
-            files[name.removesuffix("_file")] = (await value.read()).decode("utf-8-sig", errors="replace")
-    return [(name, text) for name, text in fields if name not in files] + list(files.items())
 
 
 HubDep = Annotated[Hub | None, Depends(get_hub)]

@@ -13,7 +13,7 @@ from app.services.plan import answer
 from app.services.request import PlanRequest
 from app.web.api import json_response
 from app.web.deps import HubDep, Posted, SavedPlansDep
-from app.web.forms import read_form, request_of
+from app.web.forms import read_form
 from app.web.posted import of_plan
 from app.web.problems import prefers_html
 from app.web.rendering import page
@@ -28,13 +28,14 @@ _VARY = {"vary": "Accept"}
 def post_diff(request: Request, pairs: Posted, hub: HubDep) -> Response:
     """A given file against that of the answer to a posted form."""
     form = read_form(of_plan(pairs))
-    asked = request_of(form)
+    if form.request is None:
+        raise form.complaint()
     about = {"back": "", "values": dict(form.values), "action": "/diff", "instead": False}
     existing = _existing(pairs)
-    files = answer(asked, hub).files()
+    files = answer(form.request, hub).files()
     if "ds_config.json" not in files and existing and _is_deepspeed(existing):
         about["instead"] = True
-        files = answer(_on_deepspeed(asked), hub).files()
+        files = answer(_on_deepspeed(form.request), hub).files()
     return _respond(request, existing, {name: artifact.text for name, artifact in files.items()}, about)
 
 

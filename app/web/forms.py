@@ -66,6 +66,12 @@ class Form:
         listed = error.errors or (FieldError((), error.detail),)
         return replace(self, errors=tuple(_at_field(e) for e in listed), request=None)
 
+    def complaint(self) -> InvalidRequestError:
+        """What is wrong, at the paths of the request."""
+        fields = all_fields()
+        errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in self.errors)
+        return InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
+
 
 def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     """Read form fields; unknown names, text that is no number and values that make no sense become errors."""
@@ -99,17 +105,10 @@ def _besides(found: Iterable[FieldError], known: set[str]) -> list[FormError]:
     return [error for error in errors if not error.field or error.field not in known]
 
 
-def complaint_of(form: Form) -> InvalidRequestError:
-    """What is wrong with a form, at the paths of the request."""
-    fields = all_fields()
-    errors = tuple(FieldError(fields[e.field].path if e.field else (), e.msg, e.hint) for e in form.errors)
-    return InvalidRequestError("; ".join(e.msg for e in errors)[:2000], errors)
-
-
 def request_of(form: Form) -> PlanRequest:
     """The request a form stands for; raises ``InvalidRequestError`` with everything that is wrong with it."""
     if form.request is None:
-        raise complaint_of(form)
+        raise form.complaint()
     return form.request
 
 

@@ -17,7 +17,7 @@ from app.web import catalog_pages, chart_pages, delete_page, diff_page, docs_pag
 from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.form_view import form_view, typed_notes
-from app.web.forms import Form, complaint_of, read_form, to_fields
+from app.web.forms import Form, read_form, to_fields
 from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
 from app.web.posted import of_plan
@@ -140,11 +140,11 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
 
 def _json(answered: Answered) -> Response:
     if answered.answer is None:
-        raise complaint_of(answered.form)
+        raise answered.form.complaint()
     return json_response(answered.answer.document(), headers={"vary": "Accept"})
 
 
 def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Response:
     if form.request is None:
-        raise complaint_of(form)
+        raise form.complaint()
     return file_response(file_of(form.request, file, dialect=dialect, hub=hub))

