@@ -43,7 +43,7 @@ async function draw(figure) {
   const runtime = vega.parse(vegaLite.compile(spec).spec, null, { ast: true });
   await new vega.View(runtime, { expr: vegaInterpreter.expressionInterpreter, renderer: "svg", container: place, hover: true }).runAsync();
   figure.classList.add("drawn");
-  figure.querySelector("figcaption p").textContent = spec.usermeta.message;
+  figure.querySelector("figcaption > p").textContent = spec.usermeta.message;
   figure.querySelector("details").append(tableOf(spec.usermeta.table));
 }
 

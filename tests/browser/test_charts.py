@@ -40,7 +40,7 @@ def test_charts_are_drawn_where_scripts_run(open_page: OpenPage, scheme: str, wi
         assert box["x"] + box["width"] <= width
         assert page.locator(f"{figure(name)} [role=graphics-symbol][aria-label]").count() >= 3
         assert not page.locator(f"{figure(name)} picture").is_visible()
-        assert page.locator(f"{figure(name)} figcaption p").inner_text().endswith(".")
+        assert page.locator(f"{figure(name)} figcaption > p").inner_text().endswith(".")
         inks.add(page.locator(f"{figure(name)} .role-axis-label text").first.evaluate("text => getComputedStyle(text).fill"))
     soft = page.locator("h2 .note").first.evaluate("note => getComputedStyle(note).color")
     assert inks == {soft}
@@ -137,7 +137,7 @@ def test_what_if_leads_to_the_plan(open_page: OpenPage, script: bool) -> None:
 def test_a_pasted_config_is_drawn_too(open_page: OpenPage) -> None:
     """Its charts are fetched by a post."""
     page = open_page("/")
-    page.get_by_text("Paste a config.json instead").click()
+    page.get_by_text("Paste or drop a config.json instead").click()
     page.fill("#f-config", CONFIG)
     page.get_by_role("button", name="Plan with this config.json").click()
     assert list(drawn(page)) == list(CHARTS)
@@ -152,4 +152,4 @@ def test_charts_of_a_saved_plan_are_drawn(open_page: OpenPage) -> None:
     chart = page.locator("figure[data-chart$='/charts/what-if-gpus.json']")
     chart.scroll_into_view_if_needed()
     page.wait_for_selector("figure[data-chart^='/plans/'][data-chart$='what-if-gpus.json'].drawn")
-    expect(chart.locator("figcaption p")).to_contain_text("the plan fits")
+    expect(chart.locator("figcaption > p")).to_contain_text("the plan fits")

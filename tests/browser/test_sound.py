@@ -49,7 +49,7 @@ DATED = ".*“inputmode” attribute is not supported in all browsers.*"
 """What the validator warned of before every browser had it."""
 # Targets below 24 px in a direction, links in running text apart.
 SMALL = """() => [...document.querySelectorAll('main a, main button, main input, main select, main textarea, main summary, header a')]
-  .filter(e => e.checkVisibility() && e.type !== 'hidden' && !e.matches('p a, li a, td a, th a, dd a, .pick input, label > input'))
+  .filter(e => e.checkVisibility() && e.type !== 'hidden' && !e.matches('p a, li a, td a, th a, dt a, dd a, .pick input, label > input'))
   .map(e => [e.getBoundingClientRect(), e.textContent.trim().slice(0, 30) || e.id])
   .filter(([box]) => box.height && (box.height < 23.5 || box.width < 23.5)).map(([box, name]) => `${name} ${box.width} x ${box.height}`)"""
 
