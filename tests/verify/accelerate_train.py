@@ -78,6 +78,8 @@ def main() -> None:
     owned = sum(owned_numel(param) for param in model.parameters())
     accelerator.print(f"{accelerator.distributed_type.value} on {accelerator.num_processes} ranks, each owns {owned}")
     accelerator.end_training()
+    sys.stdout.flush()
+    os._exit(0)  # gloo's threads may still be letting go of tensors; an interpreter that ends meanwhile is aborted
 
 
 if __name__ == "__main__":
