@@ -121,6 +121,7 @@ class Subject:
         launcher: who starts the job, which decides what ``auto`` means.
         releases: of each library, the newest that was checked where the request names none.
         arguments: TrainingArguments that come beside a DeepSpeed file.
+        duplicate_keys: keys that the text has twice in one block.
         client_optimizer: optimizer that the script hands over, as named; empty for none.
         world_size: ranks of the job where known without a cluster.
     """
@@ -130,6 +131,7 @@ class Subject:
     launcher: Launcher
     releases: Mapping[str, str]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    duplicate_keys: tuple[str, ...] = ()
     client_optimizer: str = ""
     world_size: int | None = None
     model: ModelFacts | None = None
