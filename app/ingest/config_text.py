@@ -13,11 +13,19 @@ from app.domain.errors import InvalidRequestError, Loc
 from app.ingest.nesting import too_deep
 
 MAX_DEPTH = 32
-MAX_VALUES = 5_000
+MAX_VALUES = 2_000
 """Keys and entries of one file."""
 MAX_CHARS = 200_000
 
-_ACCELERATE = {"compute_environment", "distributed_type", "fsdp_config", "deepspeed_config", "num_processes", "machine_rank", "main_process_port"}
+_ACCELERATE = {
+    "compute_environment",
+    "distributed_type",
+    "fsdp_config",
+    "deepspeed_config",
+    "num_processes",
+    "machine_rank",
+    "main_process_port",
+}
 _ACCELERATE_DEEPSPEED = {
     "zero_stage", "deepspeed_config_file", "offload_optimizer_device", "offload_param_device", "zero3_init_flag", "zero3_save_16bit_model",
     "deepspeed_multinode_launcher", "deepspeed_moe_layer_cls_names",
@@ -61,11 +69,15 @@ def read_text(text: str, kind: str | None = None, loc: Loc = ("text",)) -> ReadC
         InvalidRequestError: it is no configuration: where reading stopped, by line and column.
     """
     if not text.strip():
-        raise InvalidRequestError.at(*loc, msg="the file is empty", hint="paste a ds_config.json, an accelerate YAML or an fsdp_config")
+        raise InvalidRequestError.at(*loc, msg="nothing was given to read", hint="choose a file, or paste its text")
     if len(text) > MAX_CHARS:
         raise InvalidRequestError.at(*loc, msg=f"the file has {len(text):,} characters; at most {MAX_CHARS:,} are read")
+    if "\N{REPLACEMENT CHARACTER}" in text:
+        raise InvalidRequestError.at(*loc, msg="the file holds bytes that are not UTF-8", hint="save it as UTF-8")
     duplicates: list[str] = []
-    braced = text.lstrip().startswith(("{", "//", "/*")) or (text.lstrip().startswith("#") and "{" in text and ":" not in text.split("{")[0])
+    braced = text.lstrip().startswith(("{", "[", "//", "/*")) or (
+        text.lstrip().startswith("#") and "{" in text and ":" not in text.split("{")[0]
+    )
     value = _hjson(text, duplicates, loc) if kind == "deepspeed" or braced else _yaml(text, loc)
     found = read_object(value, kind, loc)
     return ReadConfig(config=found.config, kind=found.kind, duplicates=tuple(dict.fromkeys(duplicates)))
@@ -78,7 +90,7 @@ def read_object(value: Any, kind: str | None = None, loc: Loc = ("config",)) -> 
         InvalidRequestError: it is none, or larger or deeper than any configuration is.
     """
     if not isinstance(value, Mapping):
-        what = "nothing" if value is None else f"{type(value).__name__} {str(value)[:60]!r}"
+        what = "nothing" if value is None else f"a {type(value).__name__}, {str(value)[:60]!r}"
         raise InvalidRequestError.at(*loc, msg=f"the file holds {what}, not keys with values", hint="a configuration starts with {")
     if too_deep(value, MAX_DEPTH):
         raise InvalidRequestError.at(*loc, msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone")
@@ -126,9 +138,13 @@ def _hjson(text: str, duplicates: list[str], loc: Loc) -> Any:
         hint = "give the file as DeepSpeed reads it: JSON, where comments and trailing commas are allowed"
         raise InvalidRequestError.at(*loc, msg=f"the file is not JSON {where}: {error.msg[:120]}", hint=hint) from error
     except RecursionError as error:
-        raise InvalidRequestError.at(*loc, msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone") from error
+        raise InvalidRequestError.at(
+            *loc, msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone"
+        ) from error
     except ValueError as error:
-        raise InvalidRequestError.at(*loc, msg="the file is not JSON: it holds a number that cannot be read", hint="write it shorter") from error
+        raise InvalidRequestError.at(
+            *loc, msg="the file is not JSON: it holds a number that cannot be read", hint="write it shorter"
+        ) from error
 
 
 def _yaml(text: str, loc: Loc) -> Any:
@@ -140,12 +156,14 @@ def _yaml(text: str, loc: Loc) -> Any:
             if isinstance(event, yaml.AliasEvent):
                 raise InvalidRequestError.at(*loc, msg="the file uses YAML aliases (*name)", hint="write the values out")
             if depth > MAX_DEPTH:
-                raise InvalidRequestError.at(*loc, msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone")
+                raise InvalidRequestError.at(
+                    *loc, msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone"
+                )
         return yaml.safe_load(text)
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        msg = f"the file is neither JSON nor YAML{where}: {getattr(error, 'problem', None) or 'a value cannot be read'}"
+        msg = f"the file is not YAML{where}: {getattr(error, 'problem', None) or 'a value cannot be read'}"
         raise InvalidRequestError.at(*loc, msg=msg, hint="give a ds_config.json, an accelerate YAML or an fsdp_config") from error
 
 

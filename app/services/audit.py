@@ -99,7 +99,9 @@ def _count(number: int, one: str, many: str) -> str:
 
 def _finding(found: Finding) -> dict[str, Any]:
     document = {field.name: getattr(found, field.name) for field in fields(Finding) if field.name != "changes"}
-    return document | {"changes": [{"path": ".".join(c.path), "value": None if c.remove else c.value, "remove": c.remove} for c in found.changes]}
+    return document | {
+        "changes": [{"path": ".".join(c.path), "value": None if c.remove else c.value, "remove": c.remove} for c in found.changes]
+    }
 
 
 def _text(config: Mapping[str, Any], kind: str) -> str:

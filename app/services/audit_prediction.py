@@ -73,7 +73,9 @@ def _open(request: AuditRequest, candidate: Candidate) -> PlanRequest:
     """The same job with every choice open: as many sequences a step, on the same GPUs."""
     batch = {"micro_batch": None, "grad_accum": None, "global_batch": candidate.settings.global_batch}
     given = request.training.model_dump() if request.training else {}
-    training = TrainingIn.model_validate(given | batch | {"optimizer": candidate.settings.optimizer, "precision": candidate.settings.precision})
+    training = TrainingIn.model_validate(
+        given | batch | {"optimizer": candidate.settings.optimizer, "precision": candidate.settings.precision}
+    )
     return _whole(request, training, ConstraintsIn())
 
 
@@ -94,4 +96,3 @@ def _gain(theirs: Candidate, ours: Candidate) -> dict[str, float]:
         "step_s": theirs.time.step_s - ours.time.step_s,
         "speedup": theirs.time.step_s / ours.time.step_s,
     }
-

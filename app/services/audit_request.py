@@ -34,18 +34,23 @@ class AuditRequest(BaseModel):
     text: str | None = Field(None, max_length=MAX_CHARS, description="Or the file as found: DeepSpeed's JSON, or YAML.")
     kind: Kind | None = Field(None, description="What the file is; null = told from its keys.")
     launcher: Launcher | None = Field(
-        None, description='Who starts the job, which decides what "auto" means; null = the Trainer where the file says auto, else the kind\'s own.'
+        None,
+        description='Who starts the job, which decides what "auto" means; null = the Trainer where the file says auto, else the kind\'s own.',
     )
     versions: VersionsIn = Field(default_factory=VersionsIn)
     arguments: dict[Annotated[str, Field(max_length=100)], Any] | None = Field(
         None, max_length=300, description="TrainingArguments that go with a DeepSpeed file."
     )
-    client_optimizer: str | None = Field(None, max_length=200, description="Class of the optimizer the script hands over, e.g. torch.optim.AdamW.")
+    client_optimizer: str | None = Field(
+        None, max_length=200, description="Class of the optimizer the script hands over, e.g. torch.optim.AdamW."
+    )
     world_size: int | None = Field(None, ge=1, le=2**20, description="Ranks of the job, where no cluster is given.")
     model: ModelIn | None = None
     training: TrainingIn | None = None
     cluster: ClusterIn | None = None
-    constraints: ConstraintsIn = Field(default_factory=ConstraintsIn, description="Degrees of tensor, pipeline, sequence and expert parallelism.")
+    constraints: ConstraintsIn = Field(
+        default_factory=ConstraintsIn, description="Degrees of tensor, pipeline, sequence and expert parallelism."
+    )
     headroom_frac: float = Field(0.05, ge=0, lt=0.9, allow_inf_nan=False)
 
     @model_validator(mode="after")

@@ -107,5 +107,3 @@ def _page(request: Request, values: Mapping[str, str], errors: list[FormError], 
     form = audit_form(values, errors)
     view = audit_view(found) if found else None
     return page(request, "audit.html", status=422 if errors else 200, form=form, errors=errors, view=view)
-
-
