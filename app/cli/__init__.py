@@ -27,9 +27,9 @@ _COMMANDS = (serve, worker, plan, audit, sweep, catalog, data, migrate, keys)
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
-    The exit code of ``plan`` says fits (0), tight (1), does not fit (2), not valid (3) or a file differs (4); that of
-    ``audit`` whether the run fails (2) or, strictly, is warned about (1). That of the others says done (0) or not valid (3), and of all a wrong command line or setting (64) or a service, database or hub that
-    does not answer (69).
+    The exit code of ``plan`` says fits (0), tight (1), does not fit (2), not valid (3) or a file differs (4); that of ``audit``
+    whether the run fails (2) or, strictly, is warned about (1). That of the others says done (0) or not valid (3), and of all a
+    wrong command line or setting (64) or a service, database or hub that does not answer (69).
     """
     parser = _parser()
     given = parser.parse_args(arguments)

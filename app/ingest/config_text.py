@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,20 +13,16 @@ import yaml
 from app.domain.errors import InvalidRequestError, Loc
 from app.ingest.nesting import too_deep
 
+_COMMENTED = re.compile(r"(?:\s*#[^\n]*\n)+\s*\{")
+"""Comments before an object, as hjson takes them."""
 MAX_DEPTH = 32
 MAX_VALUES = 2_000
 """Keys and entries of one file."""
 MAX_CHARS = 200_000
 
 _ACCELERATE = {
-    "compute_environment",
-    "distributed_type",
-    "fsdp_config",
-    "deepspeed_config",
-    "num_processes",
-    "machine_rank",
-    "main_process_port",
-}
+    "compute_environment", "distributed_type", "fsdp_config", "deepspeed_config", "num_processes", "machine_rank", "main_process_port",
+}  # fmt: skip
 _ACCELERATE_DEEPSPEED = {
     "zero_stage", "deepspeed_config_file", "offload_optimizer_device", "offload_param_device", "zero3_init_flag", "zero3_save_16bit_model",
     "deepspeed_multinode_launcher", "deepspeed_moe_layer_cls_names",
@@ -75,9 +72,7 @@ def read_text(text: str, kind: str | None = None, loc: Loc = ("text",)) -> ReadC
     if "\N{REPLACEMENT CHARACTER}" in text:
         raise InvalidRequestError.at(*loc, msg="the file holds bytes that are not UTF-8", hint="save it as UTF-8")
     duplicates: list[str] = []
-    braced = text.lstrip().startswith(("{", "[", "//", "/*")) or (
-        text.lstrip().startswith("#") and "{" in text and ":" not in text.split("{")[0]
-    )
+    braced = text.lstrip().startswith(("{", "[", "//", "/*")) or _COMMENTED.match(text) is not None
     value = _hjson(text, duplicates, loc) if kind == "deepspeed" or braced else _yaml(text, loc)
     found = read_object(value, kind, loc)
     return ReadConfig(config=found.config, kind=found.kind, duplicates=tuple(dict.fromkeys(duplicates)))
@@ -93,7 +88,7 @@ def read_object(value: Any, kind: str | None = None, loc: Loc = ("config",)) -> 
         what = "nothing" if value is None else f"a {type(value).__name__}, {str(value)[:60]!r}"
         raise InvalidRequestError.at(*loc, msg=f"the file holds {what}, not keys with values", hint="a configuration starts with {")
     if too_deep(value, MAX_DEPTH):
-        raise InvalidRequestError.at(*loc, msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone")
+        raise _deep(loc)
     if (count := sum(1 for _ in _values(value))) > MAX_VALUES:
         raise InvalidRequestError.at(*loc, msg=f"the file has {count:,} values; at most {MAX_VALUES:,} are read")
     plain = _plain(value)
@@ -145,6 +140,10 @@ def _hjson(text: str, duplicates: list[str], loc: Loc) -> Any:
         raise InvalidRequestError.at(
             *loc, msg="the file is not JSON: it holds a number that cannot be read", hint="write it shorter"
         ) from error
+
+
+def _deep(loc: Loc) -> InvalidRequestError:
+    return InvalidRequestError.at(*loc, msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone")
 
 
 def _yaml(text: str, loc: Loc) -> Any:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import yaml
 
 from app import ENGINE_VERSION
 from app.audit.corrected import corrected, minimal
-from app.audit.finding import Finding
-from app.audit.registry import Report
-from app.audit.rules import audit
+from app.audit.finding import SEVERITIES, Finding
+from app.audit.registry import Report, audit
+from app.audit.subject import Subject
 from app.ingest.hub import Hub
 from app.services.audit_prediction import Prediction, predict
 from app.services.audit_request import AuditRequest
+from app.services.audit_running import inner_deepspeed
 from app.services.audit_subject import Looked, look_up
 from app.services.document import candidate_document
 
@@ -67,7 +68,7 @@ def audited(request: AuditRequest, hub: Hub | None = None) -> Audited:
         UnavailableError: the hub does not answer, or too many large searches are running.
     """
     looked = look_up(request, hub)
-    report = audit(looked.subject)
+    report = _report(looked.subject)
     mended = corrected(looked.subject.config, report.findings)
     name, kind = FILENAMES[looked.subject.kind], looked.subject.kind
     least = minimal(mended, looked.subject)
@@ -78,6 +79,21 @@ def audited(request: AuditRequest, hub: Hub | None = None) -> Audited:
         minimal={name: _text(least, kind)},
         prediction=predict(request, looked.subject, hub),
     )
+
+
+def _report(subject: Subject) -> Report:
+    """The findings of a file, and of DeepSpeed's configuration where the Trainer's arguments hold one."""
+    report = audit(subject)
+    inner = inner_deepspeed(subject) if subject.kind == "hf_trainer" else None
+    if inner is None:
+        return report
+    more = audit(inner)
+    moved = tuple(
+        replace(f, path=f"deepspeed.{f.path}".rstrip("."), changes=tuple(replace(c, path=("deepspeed", *c.path)) for c in f.changes))
+        for f in more.findings
+    )
+    both = sorted((*report.findings, *moved), key=lambda f: (SEVERITIES.index(f.severity), f.id, f.path))
+    return Report(findings=tuple(both), not_checked=report.not_checked + more.not_checked)
 
 
 def summary_of(report: Report) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from app.audit.running import Running, running
 from app.audit.subject import Subject
 from app.domain.errors import InvalidRequestError
 from app.domain.plan import Candidate, Plan
@@ -12,6 +11,7 @@ from app.domain.search.given import GivenSizes, given_candidate
 from app.domain.search.planner import make_plan
 from app.ingest.hub import Hub
 from app.services.audit_request import AuditRequest
+from app.services.audit_running import Running, running
 from app.services.effort import EFFORT
 from app.services.request import ConstraintsIn, PlanRequest, TrainingIn
 from app.services.resolve import resolve
@@ -47,7 +47,7 @@ def predict(request: AuditRequest, subject: Subject, hub: Hub | None = None) -> 
     if missing := [part for part in _NEEDED if getattr(request, part) is None]:
         return Prediction(why_not=f"Memory and time are predicted with {' and '.join(missing)} as well.")
     found = running(subject)
-    if not found.strategy:
+    if found.why_not:
         return Prediction(why_not=found.why_not)
     try:
         with EFFORT.budget() as budget:

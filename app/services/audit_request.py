@@ -35,7 +35,7 @@ class AuditRequest(BaseModel):
     kind: Kind | None = Field(None, description="What the file is; null = told from its keys.")
     launcher: Launcher | None = Field(
         None,
-        description='Who starts the job, which decides what "auto" means; null = the Trainer where the file says auto, else the kind\'s own.',
+        description='Who starts the job, which decides what "auto" means; null = the Trainer where the file says auto',
     )
     versions: VersionsIn = Field(default_factory=VersionsIn)
     arguments: dict[Annotated[str, Field(max_length=100)], Any] | None = Field(
