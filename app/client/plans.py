@@ -6,6 +6,8 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
+
 from app.client import operations
 from app.client.asking import Asking
 from app.client.transport import Given
@@ -85,6 +87,6 @@ class PlanCalls(Asking):
         return self._answer(operations.COMPARE, Given(query={"ids": ",".join(plan_ids)}))
 
 
-def document_of(request: Request) -> dict[str, Any]:
+def document_of(request: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     """What was said of a request, without the defaults, which are the service's to fill in."""
-    return request.model_dump(mode="json", exclude_unset=True) if isinstance(request, PlanRequest) else dict(request)
+    return request.model_dump(mode="json", exclude_unset=True) if isinstance(request, BaseModel) else dict(request)

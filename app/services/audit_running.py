@@ -128,8 +128,13 @@ def _batch(subject: Subject, training: dict[str, Any]) -> dict[str, Any]:
     return training | ({"global_batch": None, "micro_batch": micro, "grad_accum": accum} if micro and accum else {})
 
 
+_MOST = 2**50
+"""Elements above which a size bounds nothing: more than any model has."""
+
+
 def _whole(sizes: dict[str, Any]) -> dict[str, Any]:
-    """Sizes that are whole numbers above 0, as every file that is read has them."""
+    """Sizes that are whole numbers, as every file that is read has them; sub-groups of 0 are one for each parameter, which tile nothing."""
     numbers = ("bucket", "prefetch", "persistence", "reuse", "sub_group")
     fine = {name: whole(sizes[name]) for name in numbers}
-    return sizes | {name: value if value is not None and value >= 0 else None for name, value in fine.items()}
+    known = {name: min(value, _MOST) if value is not None and value >= 0 else None for name, value in fine.items()}
+    return sizes | known | {"bucket": known["bucket"] or None, "sub_group": known["sub_group"] or None}
