@@ -10,7 +10,7 @@ from app.audit.subject import Subject
 
 
 @rule(
-    "DS100",
+    "DS199",
     Card(
         title="a key stands twice in one block",
         severity="error",

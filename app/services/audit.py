@@ -12,7 +12,8 @@ import yaml
 from app import ENGINE_VERSION
 from app.audit.corrected import corrected, minimal
 from app.audit.finding import SEVERITIES, Finding
-from app.audit.registry import Report, audit
+from app.audit.registry import Report
+from app.audit.rules import audit
 from app.audit.subject import Subject
 from app.ingest.hub import Hub
 from app.services.audit_prediction import Prediction, predict
@@ -69,7 +70,7 @@ def audited(request: AuditRequest, hub: Hub | None = None) -> Audited:
     """
     looked = look_up(request, hub)
     report = _report(looked.subject)
-    mended = corrected(looked.subject.config, report.findings)
+    mended = _mended(looked.subject, report)
     name, kind = FILENAMES[looked.subject.kind], looked.subject.kind
     least = minimal(mended, looked.subject)
     return Audited(
@@ -79,6 +80,21 @@ def audited(request: AuditRequest, hub: Hub | None = None) -> Audited:
         minimal={name: _text(least, kind)},
         prediction=predict(request, looked.subject, hub),
     )
+
+
+_ROUNDS = 4
+"""What one edit brings up is mended as well: a key that a spelling hid, a device that a stage ignored."""
+
+
+def _mended(subject: Subject, report: Report) -> Mapping[str, Any]:
+    """The file with what fails, is ignored or comes out differently mended; what is slow or large is left to whoever reads."""
+    for _ in range(_ROUNDS):
+        config = corrected(subject.config, [found for found in report.findings if found.effect in ("fails", "ignored", "changed")])
+        if config == subject.config:
+            break
+        subject = replace(subject, config=config, duplicate_keys=())
+        report = _report(subject)
+    return subject.config
 
 
 def _report(subject: Subject) -> Report:

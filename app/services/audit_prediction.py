@@ -81,7 +81,7 @@ def _open(request: AuditRequest, candidate: Candidate) -> PlanRequest:
 
 def _whole(request: AuditRequest, training: TrainingIn, constraints: ConstraintsIn) -> PlanRequest:
     return PlanRequest(
-        model=request.model, training=training, cluster=request.cluster, constraints=constraints,  # type: ignore[arg-type]
+        model=request.model, training=training, cluster=request.cluster, constraints=constraints,
         headroom_frac=request.headroom_frac,
     )  # fmt: skip
 

@@ -12,7 +12,10 @@ from app.audit.torch.effective import Effective as TorchEffective
 from app.audit.torch.effective import effective_fsdp
 
 _STAGES = ("ddp", "zero1", "zero2", "zero3")
-_CHECKPOINTING = 'activation checkpointing is a matter of the model\'s code; none is assumed, say training.activation_checkpointing "full" where it is on'
+_CHECKPOINTING = (
+    "activation checkpointing is a matter of the model's code; none is assumed, "
+    'say training.activation_checkpointing "full" where it is on'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +107,9 @@ def _torch(subject: Subject, found: TorchEffective) -> Running:
     if found.version == 1 and fsdp:
         assumed += ("FSDP1 is predicted as FSDP2 with the same sharding, whose buffers are a little smaller",)
     if fsdp and found.wrap == "whole":
-        assumed += ("the prediction has a unit for each block; without a wrap policy the whole model is gathered at once, which needs more",)
+        assumed += (
+            "the prediction has a unit for each block; without a wrap policy the whole model is gathered at once, which needs more",
+        )
     if fsdp and found.grad_accum > 1 and not found.sync_each_batch:
         assumed += ("gradients are predicted as reduced at every micro-step; held back until the last they take more",)
     return Running(training=_batch(subject, training), constraints=constraints, assumed=assumed)

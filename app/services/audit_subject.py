@@ -51,8 +51,8 @@ def look_up(request: AuditRequest, hub: Hub | None = None) -> Looked:
         UnavailableError: the hub does not answer.
     """
     read = read_text(request.text, request.kind) if request.text is not None else read_object(request.config, request.kind)
-    inferred = () if request.kind else (f"the file is read as {_KINDS[read.kind]}, by its keys",)
-    launcher = request.launcher
+    inferred: tuple[str, ...] = () if request.kind else (f"the file is read as {_KINDS[read.kind]}, by its keys",)
+    launcher: str | None = request.launcher
     if launcher is None:
         launcher, why = _launcher(read, request)
         inferred += (why,)

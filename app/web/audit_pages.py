@@ -8,7 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Body, Depends, Request, Response
 from pydantic import ValidationError
 
-from app.domain.errors import FieldError, InvalidRequestError
+from app.domain.errors import FieldError, InvalidRequestError, Loc
 from app.ingest.hub import Hub
 from app.services.audit import Audited, audited
 from app.services.audit_request import AuditRequest
@@ -90,7 +90,7 @@ def _answer(pairs: list[tuple[str, str]], hub: Hub | None) -> tuple[dict[str, st
     return values, [_own_field(error) for error in errors], None
 
 
-_AT = {("text",): "existing", ("kind",): "kind", ("launcher",): "launcher", ("versions", "deepspeed"): "deepspeed"}
+_AT: dict[Loc, str] = {("text",): "existing", ("kind",): "kind", ("launcher",): "launcher", ("versions", "deepspeed"): "deepspeed"}
 
 
 def _renamed(errors: tuple[FieldError, ...]) -> list[FieldError]:
