@@ -30,6 +30,7 @@ class ModelFacts:
         hf_class: the class transformers builds.
         adapter: ``lora``, ``qlora`` or None.
         base_bits: bits of the frozen weights under QLoRA.
+        num_experts: experts of one block, which transformers keeps in one fused tensor; 0 for a dense model or where unknown.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelFacts:
     hf_class: str
     adapter: str | None = None
     base_bits: int | None = None
+    num_experts: int = 0
 
     @property
     def frozen_params(self) -> int:
