@@ -48,7 +48,6 @@ SOURCES: dict[str, Source] = {
         Source("ds-coordinator", "DeepSpeed 0.19.8, parameter coordinator", _DS + "runtime/zero/partitioned_param_coordinator.py"),
         Source("ds-pipe", "DeepSpeed 0.19.8, runtime/pipe/engine.py", _DS + "runtime/pipe/engine.py"),
         Source("ds-zero-config", "DeepSpeed 0.19.8, runtime/zero/config.py", _DS + "runtime/zero/config.py"),
-        Source("ds-config", "DeepSpeed 0.19.8, runtime/config.py", _DS + "runtime/config.py"),
         Source("ds-offload-config", "DeepSpeed 0.19.8, runtime/zero/offload_config.py", _DS + "runtime/zero/offload_config.py"),
         Source("ds-constants", "DeepSpeed 0.19.8, runtime/constants.py", _DS + "runtime/constants.py"),
         Source("ds-swap", "DeepSpeed 0.19.8, runtime/swap_tensor", _DS + "runtime/swap_tensor"),
