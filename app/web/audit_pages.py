@@ -9,11 +9,12 @@ from fastapi import APIRouter, Body, Depends, Request, Response
 from pydantic import ValidationError
 
 from app.domain.errors import FieldError, InvalidRequestError, Loc
+from app.ingest.config_text import read_text
 from app.ingest.hub import Hub
 from app.services.audit import Audited, audited
 from app.services.audit_request import AuditRequest
 from app.web.api import json_response
-from app.web.audit_view import audit_form, audit_view
+from app.web.audit_view import OWN, audit_form, audit_view
 from app.web.deps import HubDep, Posted, json_only
 from app.web.forms import FormError, at_fields, read_parts
 from app.web.problems import prefers_html
@@ -22,8 +23,6 @@ from app.web.schemas import AuditOut, problems
 from app.web.validation import field_errors
 
 router = APIRouter()
-OWN = ("existing", "existing_file", "kind", "launcher", "deepspeed")
-"""Fields of the form beside those of a plan."""
 _EXAMPLE: Any = {
     "parameter offload at stage 2": {
         "value": {
@@ -73,7 +72,7 @@ def post_audit_form(request: Request, pairs: Posted, hub: HubDep) -> Response:
 def _answer(pairs: list[tuple[str, str]], hub: Hub | None) -> tuple[dict[str, str], list[FormError], Audited | None]:
     """What was typed, what is wrong with it, and the audit where nothing is."""
     own = {name: text for name, text in pairs if name in OWN and text.strip()}
-    values, parts, errors = read_parts((name, text) for name, text in pairs if name not in OWN)
+    values, parts, errors = read_parts((name, text) for name, text in pairs if name not in (*OWN, "existing_file"))
     values |= own
     document: dict[str, Any] = {part: parts[part] for part in ("model", "training", "cluster", "constraints") if parts.get(part)}
     document |= {name: own[name] for name in ("kind", "launcher") if name in own}
@@ -82,7 +81,9 @@ def _answer(pairs: list[tuple[str, str]], hub: Hub | None) -> tuple[dict[str, st
     document["text"] = own.get("existing", "")
     try:
         request = AuditRequest.model_validate(document)
-        return values, errors, None if errors else audited(request, hub)
+        if not errors:
+            return values, [], audited(request, hub)
+        read_text(document["text"], request.kind)  # whatever else is wrong, what is no file is said at once
     except ValidationError as invalid:
         errors += at_fields(_renamed(field_errors(invalid.errors(), AuditRequest)), errors)
     except InvalidRequestError as refused:

@@ -17,6 +17,8 @@ FIELDS = (
     "activation_checkpointing", "tensor_parallel", "pipeline_parallel", "sequence_parallel", "host_memory_gib",
 )  # fmt: skip
 """Fields of a plan that the form of an audit shows, all of them optional here."""
+OWN = ("existing", "kind", "launcher", "deepspeed")
+"""Fields of the form beside those of a plan."""
 KINDS = (
     ("", "told from its keys"), ("deepspeed", "ds_config.json"), ("accelerate", "accelerate's YAML"), ("hf_trainer", "TrainingArguments"),
     ("fsdp", "an fsdp_config block"),
@@ -37,12 +39,12 @@ def audit_form(values: Mapping[str, str], errors: Sequence[FormError]) -> dict[s
     form = Form(values=values, errors=tuple(errors))
     groups = form_view(values, form, {}, fetches=False)["groups"]
     items = {item["field"].name: item for group in groups.values() for item in group}
-    wrong: dict[str, list[FormError]] = {}
+    wrong: dict[str, list[FormError]] = {name: [] for name in OWN}
     for error in errors:
         wrong.setdefault(error.field, []).append(error)
     return {
         "items": [items[name] for name in FIELDS if name in items],
-        "values": values,
+        "values": dict.fromkeys(OWN, "") | dict(values),
         "wrong": wrong,
         "kinds": KINDS,
         "launchers": LAUNCHERS,

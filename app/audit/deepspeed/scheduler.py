@@ -26,7 +26,7 @@ OURS = {
 """DeepSpeed's schedulers and their parameters; each takes last_batch_iteration too."""
 REQUIRED = {"OneCycle": ("cycle_min_lr", "cycle_max_lr"), "WarmupDecayLR": ("total_num_steps",), "WarmupCosineLR": ("total_num_steps",)}
 TORCH = (
-    "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LambdaLR", 
+    "ChainedScheduler", "ConstantLR", "CosineAnnealingLR", "CosineAnnealingWarmRestarts", "CyclicLR", "ExponentialLR", "LambdaLR",
     "LinearLR", "MultiStepLR", "MultiplicativeLR", "OneCycleLR", "PolynomialLR", "ReduceLROnPlateau", "SequentialLR", "StepLR",
 )  # fmt: skip
 TYPE, PARAMS = "scheduler.type", "scheduler.params"
