@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.audit import duplicates, torch
 from app.audit.deepspeed import (
     batch,
     buckets,
@@ -18,6 +19,6 @@ from app.audit.deepspeed import (
 )
 from app.audit.registry import RULES, audit
 
-MODULES = (batch, buckets, memory, nvme, offload, optimizer, parallel, parsing, precision, scheduler, special, zero)
+MODULES = (duplicates, torch, batch, buckets, memory, nvme, offload, optimizer, parallel, parsing, precision, scheduler, special, zero)
 
 __all__ = ["MODULES", "RULES", "audit"]

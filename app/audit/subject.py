@@ -30,6 +30,7 @@ class ModelFacts:
         hf_class: the class transformers builds.
         adapter: ``lora``, ``qlora`` or None.
         base_bits: bits of the frozen weights under QLoRA.
+        num_experts: experts of one block, which transformers keeps in one fused tensor; 0 for a dense model or where unknown.
     """
 
     name: str
@@ -52,6 +53,7 @@ class ModelFacts:
     hf_class: str
     adapter: str | None = None
     base_bits: int | None = None
+    num_experts: int = 0
 
     @property
     def frozen_params(self) -> int:
@@ -121,6 +123,7 @@ class Subject:
         launcher: who starts the job, which decides what ``auto`` means.
         releases: of each library, the newest that was checked where the request names none.
         arguments: TrainingArguments that come beside a DeepSpeed file.
+        duplicate_keys: keys that the text has twice in one block.
         client_optimizer: optimizer that the script hands over, as named; empty for none.
         world_size: ranks of the job where known without a cluster.
     """
@@ -130,6 +133,7 @@ class Subject:
     launcher: Launcher
     releases: Mapping[str, str]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    duplicate_keys: tuple[str, ...] = ()
     client_optimizer: str = ""
     world_size: int | None = None
     model: ModelFacts | None = None

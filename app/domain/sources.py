@@ -23,6 +23,8 @@ class Source:
 _ARXIV = "https://arxiv.org/abs/"
 _DS = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/"
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/"
+_ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/"
+_HF = "https://github.com/huggingface/transformers/blob/main/src/transformers/"
 
 SOURCES: dict[str, Source] = {
     s.key: s
@@ -70,6 +72,13 @@ SOURCES: dict[str, Source] = {
         Source("hf-activations", "Saved tensors of transformers 5.24 blocks, counted operation by operation on fake tensors"),
         Source("hf-loading", "transformers 5.24, modeling_utils.py", "https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py"),
         Source("hf-loss", "transformers 5.24, loss/loss_utils.py", "https://github.com/huggingface/transformers/blob/main/src/transformers/loss/loss_utils.py"),
+        Source("accelerate-launch", "accelerate 1.15, commands/launch.py and utils/launch.py", _ACCELERATE + "commands/launch.py"),
+        Source("accelerate-plugin", "accelerate 1.15, utils/dataclasses.py", _ACCELERATE + "utils/dataclasses.py"),
+        Source("accelerate-fsdp", "accelerate 1.15, utils/fsdp_utils.py", _ACCELERATE + "utils/fsdp_utils.py"),
+        Source("accelerate-parallelism", "accelerate 1.15, parallelism_config.py", _ACCELERATE + "parallelism_config.py"),
+        Source("accelerate-state", "accelerate 1.15, state.py", _ACCELERATE + "state.py"),
+        Source("hf-arguments", "transformers 5.24, training_args.py", _HF + "training_args.py"),
+        Source("hf-trainer", "transformers 5.24, trainer.py", _HF + "trainer.py"),
         Source("liger", "Hsu et al., Liger Kernel", _ARXIV + "2410.10989"),
         Source("nccl", "NVIDIA NCCL, src/graph/tuning.cc", "https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc"),
         Source("nccl-tests", "NVIDIA nccl-tests, doc/PERFORMANCE.md", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),
