@@ -50,7 +50,6 @@ PASCAL = replace(NODE, gpu_name="TITAN X (sm_61)", gpu_architecture="pascal", su
 VOLTA = replace(NODE, gpu_name="V100 SXM2 32GB", gpu_architecture="volta", supports=frozenset({"fp16"}), gpu_bytes=32 * 2**30)
 AMD = replace(NODE, gpu_name="MI300X", gpu_architecture="cdna3 gfx942", vendor="amd")
 LITTLE_RAM = replace(NODE, host_bytes=128 * 10**9)
-TIGHT_RAM = replace(NODE, host_bytes=172 * 10**9)
 RELEASES = {"deepspeed": "0.19.8", "torch": "2.13.0", "transformers": "5.24.0", "accelerate": "1.15.0"}
 
 

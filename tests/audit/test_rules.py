@@ -43,7 +43,9 @@ def test_rule_is_silent_beside_it(example: Example) -> None:
     assert not found(example.rule, example.near, context)
 
 
-@pytest.mark.parametrize("example", [example for example in EXAMPLES if example.mended], ids=lambda example: f"{example.rule}-{example.path}")
+@pytest.mark.parametrize(
+    "example", [example for example in EXAMPLES if example.mended], ids=lambda example: f"{example.rule}-{example.path}"
+)
 def test_changes_mend_it(example: Example) -> None:
     """With the changes of its hits written, the rule has nothing left to say."""
     config, hits = dict(example.config), found(example.rule, example.config, example.context)
@@ -106,7 +108,12 @@ def test_two_hundred_lines_are_read_in_fifty_milliseconds() -> None:
 
 NAMES = st.sampled_from(sorted({part for path in known_keys() for part in path.split(".")}) + ["auto", "x", ""])
 SCALARS = st.one_of(
-    st.none(), st.booleans(), st.integers(-5, 10**12), st.floats(), st.sampled_from(["auto", "cpu", "nvme", "5e8", "8", "none", "true", "fp32"]), st.text(max_size=4)
+    st.none(),
+    st.booleans(),
+    st.integers(-5, 10**12),
+    st.floats(),
+    st.sampled_from(["auto", "cpu", "nvme", "5e8", "8", "none", "true", "fp32"]),
+    st.text(max_size=4),
 )
 VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=6), max_leaves=12)
 PATHS = st.dictionaries(st.sampled_from(sorted(known_keys())), VALUES, max_size=12)
@@ -127,7 +134,9 @@ def test_no_configuration_makes_a_rule_raise(
             inner = block.get(key)
             block[key] = block = inner if isinstance(inner, dict) else {}
         block[keys[-1]] = value
-    given_ = subject(config, launcher=launcher, release=release, world_size=world, arguments=arguments, model=LLAMA_8B, cluster=NODE, training=TRAINING)
+    given_ = subject(
+        config, launcher=launcher, release=release, world_size=world, arguments=arguments, model=LLAMA_8B, cluster=NODE, training=TRAINING
+    )
     report = audit(given_)
     effective(given_)
     minimal(corrected(config, report.findings), given_)

@@ -130,6 +130,10 @@ def experts_without_leaf(subject: Subject) -> Iterator[Hit]:
     names = [str(leaf).rpartition(".")[2] for leaf in leaves] if isinstance(leaves, list) else []
     other = view.value(f"{LEAF}.names") or view.value(f"{LEAF}.name_suffixes") or view.number(f"{ZERO}.stage3_module_granularity_threshold")
     if model.moe_class in names or (has_key and other):
+        if not view.set(f"{LEAF}.classes") and model.moe_class in names:
+            yield Hit(path=LEAF, severity="info", changes=(edit(f"{LEAF}.classes", [*leaves]),), effect="changed",
+                      message=f"{model.moe_class} is a ZeRO-3 leaf by the list of {view.release}; before {known.since} it had to be named, "
+                              "or ranks waited for each other.")  # fmt: skip
         return
     add = has_key and bool(model.moe_class) and isinstance(leaves, list)
     shown_class = model.moe_class or "the block of experts"
