@@ -19,7 +19,8 @@ SMALL = replace(
 )  # fmt: skip
 LORA = replace(LLAMA_8B, trainable_params=42_000_000, largest_trainable_numel=1_000_000, adapter="lora")
 QLORA = replace(LORA, adapter="qlora", base_bits=4)
-LLAMA_70B = replace(LLAMA_8B, name="llama-70b", total_params=70_600_000_000, trainable_params=70_600_000_000, hidden_size=8192, num_layers=80,
+LLAMA_70B = replace(LLAMA_8B, name="llama-70b", total_params=70_600_000_000, trainable_params=70_600_000_000, hidden_size=8192,
+num_layers=80,
                     largest_param_numel=1_050_673_152, largest_trainable_numel=1_050_673_152, num_heads=64)  # fmt: skip
 LORA_70B = replace(LLAMA_70B, trainable_params=200_000_000, adapter="lora")
 T5_11B = replace(

@@ -81,7 +81,7 @@ def test_minimal_reads_the_same() -> None:
 def test_changes_take_empty_blocks_along() -> None:
     """A block that holds nothing else goes with its last key."""
     config: dict[str, Any] = {"aio": {"use_gds": True}, "bf16": {"enabled": True}}
-    apply(config, [hit for hit in found("DS060", config, {})][0].changes)
+    apply(config, found("DS060", config, {})[0].changes)
     assert config == {"bf16": {"enabled": True}}
 
 
@@ -106,7 +106,7 @@ def test_two_hundred_lines_are_read_in_fifty_milliseconds() -> None:
     assert min(took) < 0.05
 
 
-NAMES = st.sampled_from(sorted({part for path in known_keys() for part in path.split(".")}) + ["auto", "x", ""])
+NAMES = st.sampled_from([*sorted({part for path in known_keys() for part in path.split(".")}), "auto", "x", ""])
 SCALARS = st.one_of(
     st.none(),
     st.booleans(),
@@ -122,7 +122,8 @@ PATHS = st.dictionaries(st.sampled_from(sorted(known_keys())), VALUES, max_size=
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(paths=PATHS, extra=st.dictionaries(NAMES, VALUES, max_size=4), launcher=st.sampled_from(["deepspeed", "hf_trainer", "accelerate"]),
        release=st.sampled_from(["0.17.1", "0.18.3", "0.19.6", "0.19.8"]), world=st.one_of(st.none(), st.integers(1, 64)),
-       arguments=st.dictionaries(st.sampled_from(["bf16", "per_device_train_batch_size", "warmup_steps", "max_grad_norm", "adam_beta1"]), SCALARS))  # fmt: skip
+       arguments=st.dictionaries(st.sampled_from(["bf16", "per_device_train_batch_size", "warmup_steps", "max_grad_norm", "adam_beta1"]),
+       SCALARS))  # fmt: skip
 def test_no_configuration_makes_a_rule_raise(
     paths: dict[str, Any], extra: dict[str, Any], launcher: str, release: str, world: int | None, arguments: dict[str, Any]
 ) -> None:
