@@ -20,6 +20,7 @@ from app.domain.search.scan import Found, search
 from app.domain.search.space import bound_shared_by
 from app.domain.search.stretch import Question, pools_of, stretched
 from app.domain.search.warn import warnings_of
+from app.domain.search.warn.companions import companions_of
 from app.domain.search.warn.search import search_warnings, sets_left_out, stopped_early
 from app.domain.search.ways_out import ways_out_of
 from app.domain.traffic.ideal import ideal_states_bytes, ideal_traffic_bytes
@@ -81,6 +82,7 @@ def make_plan(question: Question, budget: Budget | None = None, *, brief: bool =
         ),
         ways_out=ways_out_of(evaluation, question.constraints, budget) if chosen is None and not brief else (),
         shortfall_bytes=shortfall,
+        companions=companions_of(evaluation, recommended) if evaluation.setup.companions else (),
     )
 
 

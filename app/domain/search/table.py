@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from app.domain.companions import strategy_dtypes
 from app.domain.parallel.strategy import STRATEGIES, Strategy, shared_by
-from app.domain.recipe.precision import FRAMEWORKS, stored_dtypes
+from app.domain.recipe.precision import FRAMEWORKS
 from app.domain.search.space import FIELDS, Space
-from app.domain.setup import Array, Columns, Numbers, TrainingSetup, dtype_columns
+from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 
 # Elements. A bucket holds one block's gradients, or all of an adapter's, within bounds that keep messages long and the buffer small.
 _BUCKET_BOUNDS, _LEAN_BUCKET = (10_000_000, 200_000_000), 20_000_000
@@ -98,7 +99,7 @@ def _columns(space: Space, setup: TrainingSetup, numbers: Numbers, s: Mapping[st
         **carried, kept_frac=ones * 0.0,
         **_strategy_columns(row, s["group"], ranks),
         **_size_columns(setup, numbers, s["lean"], _per_row("flat_stages", row)),
-        **_dtypes(setup, numbers, row),
+        **_dtypes(setup, row),
     )  # fmt: skip
 
 
@@ -128,14 +129,9 @@ def _per_row(name: str, row: Array) -> Array:
     return _of_strategies()[name][row]
 
 
-def _dtypes(setup: TrainingSetup, numbers: Numbers, row: Array) -> dict[str, Array]:
+def _dtypes(setup: TrainingSetup, row: Array) -> dict[str, Array]:
     """Bytes of one element under each strategy's framework, spread over the candidates."""
-
-    def make() -> dict[str, Array]:
-        dtypes = {f: stored_dtypes(f, setup.recipe) for f in FRAMEWORKS}
-        return dtype_columns(dtypes, [s.framework for s in STRATEGIES], numbers, setup.recipe)
-
-    return {name: column[row] for name, column in setup.once("dtypes", make).items()}
+    return {name: column[row] for name, column in strategy_dtypes(setup).items()}
 
 
 def _strategy_columns(row: Array, group: Array, ranks: Array) -> dict[str, Array]:

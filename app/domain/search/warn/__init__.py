@@ -8,6 +8,7 @@ from app.domain.cluster.cluster import Pool
 from app.domain.plan import Candidate, PlanWarning
 from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import Evaluation
+from app.domain.search.warn.companions import companion_warnings
 from app.domain.search.warn.given import cluster_warnings, model_warnings
 from app.domain.search.warn.ignored import ignored_warnings
 from app.domain.search.warn.loading import loading_warnings
@@ -32,4 +33,5 @@ def warnings_of(
         *loading_warnings(evaluation, candidate),
         *size_warnings(evaluation, candidate, index),
         *memory_warnings(evaluation, candidate),
+        *companion_warnings(evaluation, candidate),
     )
