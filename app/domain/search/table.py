@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -27,6 +27,16 @@ def candidate_columns(space: Space, setup: TrainingSetup, numbers: Numbers, cand
     mesh = space.structures["mesh"][structure]
     chosen = {name: space.structures[name][structure] for name in FIELDS}
     return _columns(space, setup, numbers, chosen, (space.micro_batch[mesh, batch], space.grad_accum[mesh, batch]))
+
+
+def changed_columns(space: Space, setup: TrainingSetup, candidate: int, changes: Sequence[dict[str, int]]) -> Columns:
+    """One candidate with other values of ``FIELDS``, an entry a set of changes."""
+    structure, batch = space.split(np.array([candidate]))
+    own = {name: int(space.structures[name][structure[0]]) for name in FIELDS}
+    rows = [own | change for change in changes]
+    chosen = {name: np.array([row[name] for row in rows], dtype=np.int64) for name in FIELDS}
+    mesh, number = chosen["mesh"], batch[0]
+    return _columns(space, setup, setup.numbers, chosen, (space.micro_batch[mesh, number], space.grad_accum[mesh, number]))
 
 
 def grid_columns(space: Space, setup: TrainingSetup, numbers: Numbers, structures: Array) -> Columns:
