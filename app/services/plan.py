@@ -189,8 +189,9 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         engine_version=ENGINE_VERSION,
         figures=figures,
         versions=resolved.question.constraints.versions,
-        planned_allocated_bytes=best.gpu.peak_allocated_bytes,
-        planned_reserved_bytes=best.gpu.peak_reserved_bytes,
+        # A script that trains one of several models is not compared with the peak of all of them.
+        planned_allocated_bytes=None if plan.companions else best.gpu.peak_allocated_bytes,
+        planned_reserved_bytes=None if plan.companions else best.gpu.peak_reserved_bytes,
     )
 
 

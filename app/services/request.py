@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Release = Annotated[str, Field(max_length=40)]
@@ -262,6 +262,15 @@ class PlanRequest(BaseModel):
         None, description="Release the files are for; null = the newest they were checked with.", examples=["0.19.8"]
     )
     torch_version: Release | None = Field(None, description="The same of PyTorch.", examples=["2.13.0"])
+
+    @field_validator("companions")
+    @classmethod
+    def _each_role_once(cls, companions: list[CompanionIn]) -> list[CompanionIn]:
+        roles = [companion.role for companion in companions]
+        again = next((role for role in roles if roles.count(role) > 1), None)
+        if again:
+            raise ValueError(f"role {again} is given {roles.count(again)} times; call them {again} 1 and {again} 2")
+        return companions
 
 
 def tokens_of(source: TokensFrom) -> int:
