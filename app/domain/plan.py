@@ -269,6 +269,17 @@ class ModelSummary:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionSummary:
+    """Another model on the same GPUs: what it is, and the bytes it holds on each GPU while other models run."""
+
+    role: str
+    name: str
+    total_params: int
+    trains: bool
+    held_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """The whole answer to one request.
 
@@ -290,4 +301,5 @@ class Plan:
     warnings: tuple[PlanWarning, ...] = ()
     ways_out: tuple[WayOut, ...] = ()
     shortfall_bytes: int = 0
+    companions: tuple[CompanionSummary, ...] = ()
     files: tuple[Artifact, ...] = field(default=())

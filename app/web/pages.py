@@ -126,7 +126,7 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
         "index.html",
         status=422 if form.errors else 200,
         example=example,
-        focused=not (example or form.errors or form.pools > 1),
+        focused=not (example or form.errors or form.pools > 1 or form.companions),
         view=answer_view(document) if document else None,
         form=form_view(values, form, typed_notes(document, form.values), fetches=request.app.state.hub is not None),
         values=values,
