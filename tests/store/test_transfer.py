@@ -62,7 +62,9 @@ def test_from_sqlite_to_postgresql_and_back(tmp_path: Path, postgres: PostgresSe
     token, plan_id = fill(databases[0])
     exports = [exported(databases[0])]
     for database in databases[1:]:
-        assert imported(database, exports[-1]) == Imported(added={"plans": 3, "idempotency": 2}, present={"plans": 0, "idempotency": 0})
+        assert imported(database, exports[-1]) == Imported(
+            added={"plans": 3, "idempotency": 2, "measurements": 1}, present={"plans": 0, "idempotency": 0, "measurements": 0}
+        )
         exports.append(exported(database))
     assert exports[0] == exports[1] == exports[2]
     assert len(exports[0]) == 7
