@@ -5,6 +5,7 @@ from __future__ import annotations
 from app.domain.plan import Artifact
 from app.emit.render import render
 
+_LOCAL = "http://127.0.0.1:8000"
 FILENAME = "shardplan_probe.py"
 
 
@@ -16,9 +17,11 @@ def probe_snippet(plan_id: str = "", url: str = "", engine_version: str = "") ->
         url: of the service that keeps it; likewise.
         engine_version: named in the first line.
     """
-    address = f"{url.rstrip('/') or 'http://127.0.0.1:8000'}/plans/{plan_id or 'PLAN_ID'}/measurements"
+    service, plan = url.rstrip("/") or _LOCAL, plan_id or "PLAN_ID"
     return Artifact(
         filename=FILENAME,
         media_type="text/x-python",
-        text=render("probe.py.j2", address=address, plan_id=plan_id or "PLAN_ID", engine_version=engine_version),
+        text=render(
+            "probe.py.j2", address=f"{service}/plans/{plan}/measurements", url=service, plan_id=plan, engine_version=engine_version
+        ),
     )

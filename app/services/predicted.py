@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from app.catalog.gpus import find_gpu
 from app.domain.calibrate import Part
 from app.domain.errors import InvalidRequestError
 from app.services.saved_plans import gpu_names
@@ -51,7 +52,7 @@ def situation_of(document: Document) -> str:
     """
     settings, model = document["recommended"]["settings"], document["model"]
     try:
-        gpu = gpu_names(document["request"])
+        gpu = ", ".join(_key(name) for name in gpu_names(document["request"]).split(", "))
     except InvalidRequestError:  # an instance that the catalogue no longer has
         return ""
     kind = model.get("kind") or ""
@@ -60,6 +61,14 @@ def situation_of(document: Document) -> str:
     named = (gpu, settings["framework"], _FAMILIES.get(settings["strategy"], "parameters"), kind, experts, settings["precision"],
              settings["optimizer"], adapter.get("kind") or "full")  # fmt: skip
     return " | ".join(map(str, named)) if kind else ""
+
+
+def _key(name: str) -> str:
+    """A GPU's key, by whichever of its names it was asked for; one described in the request has its own."""
+    try:
+        return find_gpu(name).key
+    except InvalidRequestError:
+        return name
 
 
 def _headroom(document: Document) -> float:
