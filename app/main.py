@@ -55,7 +55,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(keeper.start, wait_s=settings.database_connect_timeout_s)
-        calibrator.look()
+        await asyncio.to_thread(calibrator.start)
         if queue is not None:
             queue.start()
         yield
@@ -79,15 +79,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max, on_deleted=calibrator.refresh)
     app.state.measurements, app.state.sweeps = Measurements(database, calibrator), kept_sweeps
     app.state.key_check, app.state.list_plans = check, settings.list_plans
-    app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
-    app.include_router(measurements.router)
-    app.include_router(measurement_pages.router)
-    app.include_router(pages.router)
-    app.include_router(api.router)
-    app.include_router(sweeps.router)
-    app.include_router(health.router)
-    if settings.require_keys:
-        app.include_router(sign_in.router)
+    _add_routes(app, settings)
     openapi.install(app, settings)
     app.mount("/static/vendor", VendoredFiles(directory=resource_dir("static") / "vendor"), name="vendor")
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
@@ -96,6 +88,18 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     middleware.install(app, settings, _metrics(settings, database, kept_sweeps))
     stop_telemetry = telemetry.start(app, database.engine) if settings.telemetry else lambda: None
     return app
+
+
+def _add_routes(app: FastAPI, settings: AppSettings) -> None:
+    app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
+    app.include_router(measurements.router)  # likewise: measurements are no plan's file
+    app.include_router(measurement_pages.router)
+    app.include_router(pages.router)
+    app.include_router(api.router)
+    app.include_router(sweeps.router)
+    app.include_router(health.router)
+    if settings.require_keys:
+        app.include_router(sign_in.router)
 
 
 def hub_of(settings: AppSettings) -> Hub | None:

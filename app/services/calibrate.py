@@ -18,7 +18,7 @@ from app.store.session import Database
 
 RUNS_READ = 2_000
 """The newest measurements, which calibrate and are shown."""
-_LOOK_S, _CLOSE_S = 15.0, 5.0
+_LOOK_S, _START_S, _CLOSE_S = 15.0, 1.0, 5.0
 _TOTALS = {"allocated": "peak_allocated_bytes", "reserved": "peak_reserved_bytes", "expandable": "peak_reserved_expandable_bytes",
            "device": "device_bytes", "needed": "needed_bytes"}  # fmt: skip
 
@@ -84,6 +84,19 @@ class Calibrator:
             self._thread = threading.Thread(target=self.refresh, name="calibration", daemon=True)
             self._thread.start()
 
+    def start(self) -> None:
+        """Read for the first time, and wait a moment for that: a database that does not answer must not hold up a service."""
+        self.look()
+        self._join(_START_S)
+
+    def close(self) -> None:
+        """Wait for a reading that is under way."""
+        self._join(_CLOSE_S)
+
+    def _join(self, wait_s: float) -> None:
+        if self._thread is not None:
+            self._thread.join(wait_s)
+
     def refresh(self) -> None:
         """Read what the database has, now; where it does not answer, what is known stays."""
         with self._reading:  # one after the other, or an older reading could come in last
@@ -104,11 +117,6 @@ class Calibrator:
         if stamp != self._snapshot.stamp:
             self._snapshot = Snapshot(stamp=stamp, runs=runs, by_situation=by_situation(runs))
         self._look_at = self._clock() + _LOOK_S
-
-    def close(self) -> None:
-        """Wait for a reading that is under way."""
-        if self._thread is not None:
-            self._thread.join(_CLOSE_S)
 
 
 def by_situation(runs: Iterable[StoredMeasurement], engine_version: str = ENGINE_VERSION) -> dict[str, Corrections]:
