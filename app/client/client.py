@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import Literal
 
 from app.client import operations
+from app.client.measurements import MeasurementCalls
 from app.client.plans import PlanCalls
 from app.client.sweeps import SweepCalls
 from app.client.transport import Given
 from app.web.schemas import CatalogEntryOut, CatalogOut
 
 
-class Client(PlanCalls, SweepCalls):
+class Client(PlanCalls, MeasurementCalls, SweepCalls):
     """A service at an address.
 
     Answers are the models of the OpenAPI document; what a newer service adds to them is kept, and is read as further

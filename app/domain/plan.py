@@ -266,6 +266,7 @@ class ModelSummary:
     trainable_params: int
     counted_by: str
     inferred: tuple[str, ...] = ()
+    kind: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

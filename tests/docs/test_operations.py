@@ -74,7 +74,7 @@ def test_through_a_pipe(folder: Path) -> None:
     """Standard output and input do as well as files."""
     source = filled(f"sqlite:///{folder / 'shardplan.db'}")
     told = run("shardplan export | SHARDPLAN_DATABASE_URL=sqlite:///piped.db shardplan import -", folder, SHARDPLAN_DATABASE_URL=source)
-    assert told == "plans: 3 added, 0 there already; idempotency: 2 added, 0 there already\n"
+    assert told == "plans: 3 added, 0 there already; idempotency: 2 added, 0 there already; measurements: 1 added, 0 there already\n"
     assert contents(f"sqlite:///{folder / 'piped.db'}") == contents(source)
 
 

@@ -95,6 +95,7 @@ def model_summary(evaluation: Evaluation) -> ModelSummary:
     return ModelSummary(
         name=model.name, total_params=numbers.total, active_params=count.active_params(model) if count.is_moe(model) else None,
         trainable_params=numbers.trainable, counted_by=f"family {model.family}", inferred=model.inferred,
+        kind=model.kind,
     )  # fmt: skip
 
 
