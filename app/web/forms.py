@@ -64,7 +64,7 @@ class Form:
     def refused(self, error: ShardplanError) -> Form:
         """The same form with the complaints of an answer that could not be given."""
         listed = error.errors or (FieldError((), error.detail),)
-        return replace(self, errors=tuple(_at_field(e) for e in listed), request=None)
+        return replace(self, errors=tuple(at_field(e) for e in listed), request=None)
 
     def complaint(self) -> InvalidRequestError:
         """What is wrong, at the paths of the request."""
@@ -76,17 +76,8 @@ class Form:
 def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     """Read form fields; unknown names, text that is no number and values that make no sense become errors."""
     given = list(pairs)
-    values, errors = _collect(given)
+    values, errors, document = document_of(given)
     pools = _shown_pools(given, errors)
-    tree: dict[str, Any] = {}
-    for name, text in values.items():
-        field = all_fields()[name]
-        try:
-            _put(tree, field.path, _value(field, text))
-        except ValueError as error:
-            errors.append(FormError(name, str(error)))
-    _prefer(tree, values)
-    document = _listed(tree)
     for part in ("model", "training", "cluster"):
         document.setdefault(part, {})
     document["cluster"].setdefault("pools", [{}])
@@ -98,10 +89,24 @@ def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     return Form(values=values, errors=tuple(errors), request=None if errors else request, pools=pools)
 
 
+def document_of(pairs: list[tuple[str, str]]) -> tuple[dict[str, str], list[FormError], dict[str, Any]]:
+    """What was typed, what of it cannot be read, and the request document that the rest makes; nothing is filled in."""
+    values, errors = _collect(pairs)
+    tree: dict[str, Any] = {}
+    for name, text in values.items():
+        field = all_fields()[name]
+        try:
+            _put(tree, field.path, _value(field, text))
+        except ValueError as error:
+            errors.append(FormError(name, str(error)))
+    _prefer(tree, values)
+    return values, errors, _listed(tree)
+
+
 def _besides(found: Iterable[FieldError], known: set[str]) -> list[FormError]:
     """Complaints about the request but those that only follow from a field that could not be read."""
     unread = [all_fields()[name].path for name in known if name]
-    errors = [_at_field(e) for e in found if not e.loc or not any(path[: len(e.loc)] == e.loc for path in unread)]
+    errors = [at_field(e) for e in found if not e.loc or not any(path[: len(e.loc)] == e.loc for path in unread)]
     return [error for error in errors if not error.field or error.field not in known]
 
 
@@ -370,7 +375,7 @@ def _assign(document: Any, path: str, value: Any) -> None:
     document[parts[-1]] = value
 
 
-def _at_field(error: FieldError) -> FormError:
+def at_field(error: FieldError) -> FormError:
     name = field_at(error.loc)
     dotted = ".".join(str(part) for part in error.loc)
     label = all_fields()[name].label if name else ""

@@ -50,9 +50,20 @@ def _logits(s: Situation) -> Iterator[Width]:
     if not vocab:
         return
     for elements, symbol in {(vocab, "V"), (vocab / s.tp, f"V{over(s.tp, 'tensor ranks')[0]}")}:
-        yield Width("logits in fp32 (their copy, log-softmax or its gradient)", symbol, elements, 4, _LOSS, ("loss", "upcast", "head"), 0.9, "logits")
+        yield Width(
+            "logits in fp32 (their copy, log-softmax or its gradient)",
+            symbol,
+            elements,
+            4,
+            _LOSS,
+            ("loss", "upcast", "head"),
+            0.9,
+            "logits",
+        )
         if s.compute_bytes != 4:
-            yield Width("logits in 16 bits", symbol, elements, s.compute_bytes, ("forward", "loss", "backward"), ("head", "loss"), 0.5, "logits")
+            yield Width(
+                "logits in 16 bits", symbol, elements, s.compute_bytes, ("forward", "loss", "backward"), ("head", "loss"), 0.5, "logits"
+            )
 
 
 def _per_token(s: Situation) -> Iterator[Width]:
@@ -70,8 +81,24 @@ def _per_token(s: Situation) -> Iterator[Width]:
 def _attention_widths(s: Situation, a: Attention) -> Iterator[Width]:
     heads, b = a.num_heads / s.tp, s.compute_bytes
     yield Width("queries of one layer, or keys repeated for every head", "H × d", heads * a.head_dim, b, _BLOCK, ("repeat_kv",), 0.12)
-    yield Width("fused queries, keys and values of one layer", "(H + 2K) × d", (a.num_heads + 2 * a.num_kv_heads) / s.tp * a.head_dim, b, _BLOCK, (), 0.1)
-    yield Width("key/value cache of all layers", "2 × L × K × d", 2 * s.model.num_layers * a.num_kv_heads * a.head_dim, b, _FORWARD, ("cache",), 0.05)
+    yield Width(
+        "fused queries, keys and values of one layer",
+        "(H + 2K) × d",
+        (a.num_heads + 2 * a.num_kv_heads) / s.tp * a.head_dim,
+        b,
+        _BLOCK,
+        (),
+        0.1,
+    )
+    yield Width(
+        "key/value cache of all layers",
+        "2 × L × K × d",
+        2 * s.model.num_layers * a.num_kv_heads * a.head_dim,
+        b,
+        _FORWARD,
+        ("cache",),
+        0.05,
+    )
 
 
 def _feed_forward(block: Block, s: Situation) -> Iterator[Width]:
@@ -86,7 +113,9 @@ def _feed_forward(block: Block, s: Situation) -> Iterator[Width]:
         moe, each = block.moe, block.moe.expert_ffn_hidden_size
         yield Width("tokens copied to their experts", "k × h", moe.experts_per_token * block.hidden_size, b, _BLOCK, ("experts",), 0.25)
         yield Width("intermediate of the routed experts", "k × ffn_e", moe.experts_per_token * each, b, _BLOCK, ("experts", "mlp"), 0.3)
-        yield Width("fused gate and up of the routed experts", "2 × k × ffn_e", 2 * moe.experts_per_token * each, b, _BLOCK, ("experts", "mlp"), 0.2)
+        yield Width(
+            "fused gate and up of the routed experts", "2 × k × ffn_e", 2 * moe.experts_per_token * each, b, _BLOCK, ("experts", "mlp"), 0.2
+        )
 
 
 def _scores(s: Situation) -> Iterator[Tensor]:

@@ -64,7 +64,9 @@ def match(situation: Situation, clues: Clues) -> tuple[Match, ...]:
     low, high = _range(clues)
     tensors = tensors_of(situation)
     found = [made for tensor in tensors for made in _weighed(tensor, clues, low, high)]
-    solved = [made for tensor in tensors for with_batch in _solved(situation, tensor, clues) for made in _weighed(with_batch, clues, low, high)]
+    solved = [
+        made for tensor in tensors for with_batch in _solved(situation, tensor, clues) for made in _weighed(with_batch, clues, low, high)
+    ]
     return _ranked([*found, *solved])
 
 

@@ -49,7 +49,8 @@ def _deepspeed(s: Situation, part: str, params: float) -> Iterator[Tensor]:
         yield from _stage3(s, part, params, sure)
     if "ddp" in s.strategies:
         size, arithmetic = _partition(s, part, params, 4, 1)
-        yield Tensor(name="one fp32 copy of all weights (Adam moment or master)", bytes=size, arithmetic=arithmetic, moments=(_INIT, "step"),
+        yield Tensor(name="one fp32 copy of all weights (Adam moment or master)", bytes=size, arithmetic=arithmetic,
+                     moments=(_INIT, "step"),
                      hints=(*_ADAM, "master", "flatten"), prior=0.8 * sure, category="optimizer_states")  # fmt: skip
 
 
@@ -90,7 +91,8 @@ def _stage3(s: Situation, part: str, params: float, sure: float) -> Iterator[Ten
                      moments=(_INIT,), hints=("master", "upcast"), prior=0.6 * sure, category="optimizer_states")  # fmt: skip
         yield Tensor(name=f"fp32 gradients of this rank's {named}", bytes=tile * 4, most=(tile + more) * 4, arithmetic=arithmetic,
                      moments=("step",), hints=("upcast",), prior=0.5 * sure, category="gradients")  # fmt: skip
-        yield Tensor(name="flattened gradients of one sub-group", bytes=tile * 2, most=(tile + more) * 2, arithmetic=arithmetic.replace("4", "2", 1),
+        yield Tensor(name="flattened gradients of one sub-group", bytes=tile * 2, most=(tile + more) * 2,
+                     arithmetic=arithmetic.replace("4", "2", 1),
                      moments=("step",), hints=("flatten",), prior=0.3 * sure, category="gradients")  # fmt: skip
     size, arithmetic = _partition(s, part, params, 2, s.ranks)
     yield Tensor(name="flat 16-bit partition of this rank (weights, or the gradient buffer)", bytes=size, arithmetic=arithmetic,
@@ -102,13 +104,15 @@ def _units(s: Situation) -> Iterator[Tensor]:
     outside = s.numbers.outside / s.model_ranks
     for what, params in (("block", s.numbers.block / s.model_ranks), ("root unit (embedding, final norm, head)", outside)):
         each, width = s.compute_bytes, s.param_bytes
-        yield Tensor(name=f"gathered weights of one {what}", bytes=params * each, arithmetic=f"P_unit × {each} = {in_words(params)} × {each}",
+        yield Tensor(name=f"gathered weights of one {what}", bytes=params * each,
+                     arithmetic=f"P_unit × {each} = {in_words(params)} × {each}",
                      moments=("forward", "backward"), hints=("gather",), prior=0.5, category="parameters")  # fmt: skip
         yield Tensor(name=f"reduce-scatter input of one {what}", bytes=params * 4, arithmetic=f"P_unit × 4 = {in_words(params)} × 4",
                      moments=_BACKWARD, hints=("reduce",), prior=0.4, category="buffers")  # fmt: skip
         words, number = over(s.shard_ranks)
         yield Tensor(name=f"one Adam moment of the flat shard of one {what}", bytes=params * width / s.shard_ranks,
-                     arithmetic=f"P_unit × {width}{words} = {in_words(params)} × {width}{number}", moments=("step",), hints=(*_ADAM, "foreach"),
+                     arithmetic=f"P_unit × {width}{words} = {in_words(params)} × {width}{number}", moments=("step",),
+                     hints=(*_ADAM, "foreach"),
                      prior=0.3, category="optimizer_states")  # fmt: skip
 
 
@@ -133,11 +137,13 @@ def _buckets(s: Situation) -> Iterator[Tensor]:
     at_start = (_INIT,) if "zero3" in s.strategies else ()
     for numel in s.buckets:
         for width in sorted({2, s.compute_bytes, 4}):
-            yield Tensor(name="gradient reduce bucket", bytes=numel * width, arithmetic=f"reduce_bucket_size × {width} = {in_words(numel)} × {width}",
+            yield Tensor(name="gradient reduce bucket", bytes=numel * width,
+                         arithmetic=f"reduce_bucket_size × {width} = {in_words(numel)} × {width}",
                          moments=(*_BACKWARD, *at_start), hints=("reduce",), prior=0.5 if width == 2 else 0.3)  # fmt: skip
     if "zero3" in s.strategies:
         for numel in s.prefetches:
-            yield Tensor(name="flat buffer of parameters gathered ahead", bytes=numel * 2, arithmetic=f"prefetch_bucket × 2 = {in_words(numel)} × 2",
+            yield Tensor(name="flat buffer of parameters gathered ahead", bytes=numel * 2,
+                         arithmetic=f"prefetch_bucket × 2 = {in_words(numel)} × 2",
                          moments=("forward", "backward"), hints=("gather",), prior=0.3, category="parameters")  # fmt: skip
 
 
@@ -174,7 +180,8 @@ def _of_weight(s: Situation, weight: Weight) -> Iterator[Tensor]:
         yield Tensor(name=f"gradient of {name}", bytes=numel * width, arithmetic=f"{shape} × {width}", moments=_BACKWARD, hints=hints,
                      prior=prior, category="gradients")  # fmt: skip
     if "deepspeed" in s.frameworks and ends:
-        yield Tensor(name=f"fp64 copy of the gradient of {name}, for the norm", bytes=numel * 8, arithmetic=f"{shape} × 8", moments=("step",),
+        yield Tensor(name=f"fp64 copy of the gradient of {name}, for the norm", bytes=numel * 8, arithmetic=f"{shape} × 8",
+                     moments=("step",),
                      hints=("norm",), prior=0.3)  # fmt: skip
     if s.frameworks & {"fsdp2", "ddp"}:
         words, _ = over(s.shard_ranks if sharded else 1)

@@ -46,7 +46,15 @@ _TABLE = re.compile(
     + named("peak"), _I,
 )  # fmt: skip
 _ZERO_USAGE = re.compile(
-    r"\bMA " + named("ma") + r"\s{1,20}Max_MA " + named("top") + r"\s{1,20}CA " + named("ca") + r"(?:\s{1,20}Max_CA " + named("topca") + ")?"
+    r"\bMA "
+    + named("ma")
+    + r"\s{1,20}Max_MA "
+    + named("top")
+    + r"\s{1,20}CA "
+    + named("ca")
+    + r"(?:\s{1,20}Max_CA "
+    + named("topca")
+    + ")?"
 )
 _CALLS = re.compile(
     r"(?:torch\.cuda\.)?(?P<call>max_memory_allocated|max_memory_reserved|memory_allocated|memory_reserved)\S{0,20}\s{0,4}[:=]?\s{0,4}"
@@ -124,7 +132,12 @@ def _tables(text: str) -> tuple[int | None, Counter, int | None, int | None]:
     now: dict[str, int] = {}
     peaks: dict[Counter, int] = {}
     for match in _TABLE.finditer(text):
-        _keep(now, peaks, "reserved" if "reserved" in match["metric"].lower() else "allocated", (size_of(match, "now"), size_of(match, "peak")))
+        _keep(
+            now,
+            peaks,
+            "reserved" if "reserved" in match["metric"].lower() else "allocated",
+            (size_of(match, "now"), size_of(match, "peak")),
+        )
     for match in _ZERO_USAGE.finditer(text):
         _keep(now, peaks, "allocated", (size_of(match, "ma"), size_of(match, "top")))
         _keep(now, peaks, "reserved", (size_of(match, "ca"), size_of(match, "topca")))

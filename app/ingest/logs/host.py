@@ -24,7 +24,9 @@ _PINNED = re.compile(
     r"CachingHostAllocator|\bmlock\b|memlock|locked memory", _I,
 )  # fmt: skip
 _DISK = re.compile(r"No space left on device|Errno 28|ENOSPC|ran out of swap buffers|Not enough swap buffers", _I)
-_CPU_USED = re.compile(r"CPU Virtual Memory:\s{0,4}used ?= ?" + named("x") + r",\s{0,4}percent ?= ?(?P<percent>\d{1,3}(?:\.\d{1,2})?)%?", _I)
+_CPU_USED = re.compile(
+    r"CPU Virtual Memory:\s{0,4}used ?= ?" + named("x") + r",\s{0,4}percent ?= ?(?P<percent>\d{1,3}(?:\.\d{1,2})?)%?", _I
+)
 _OF_TOTAL = re.compile(named("x") + r" (?:of|/|out of) " + named("of") + r"(?: \([\d.]{1,6}%?\))?", _I)
 _RSS = re.compile(r"(?:anon-rss|total-rss|rss)[:=] ?(?P<x>\d{1,14}) ?(?P<x_unit>kB)", _I)
 EACH_RANK = "each rank"
@@ -76,7 +78,11 @@ def _used(text: str) -> tuple[int | None, int | None]:
     short = _SHORT_PAIR.search(text)
     if short:
         total = size_of(short, "of", binary=False)
-        part = float(short["n"].replace(",", "")) / float(short["of"].replace(",", "")) if total and float(short["of"].replace(",", "")) else 2.0
+        part = (
+            float(short["n"].replace(",", "")) / float(short["of"].replace(",", ""))
+            if total and float(short["of"].replace(",", ""))
+            else 2.0
+        )
         if total and part <= 1:
             return round(total.bytes * part), total.bytes
     return None, None

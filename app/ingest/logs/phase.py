@@ -14,7 +14,8 @@ TRACEBACK = "Traceback (most recent call last)"
 _STACK: tuple[tuple[Phase, re.Pattern[str]], ...] = (
     ("save", re.compile(
         r"save_16bit_model|_zero3_consolidated|save_checkpoint|save_pretrained|save_model|\bstate_dict\b(?!\w).{0,40}(?:gather|full|save)|"
-        r"get_model_state_dict|FULL_STATE_DICT|full_state_dict|torch\.save|_save_zero_checkpoint|\bsaving\b|while saving|around saving", _I)),
+        r"get_model_state_dict|FULL_STATE_DICT|full_state_dict|torch\.save|_save_zero_checkpoint|\bsaving\b|while saving|around saving",
+        _I)),
     ("step", re.compile(
         r"_init_group|optimizer\.step\b|in step\b|_optimizer_step|exp_avg|multi_tensor_adam|_multi_tensor_adamw?|_single_tensor_adamw?|"
         r"_take_model_step|_foreach_|_prepare_sub_group|get_flat_partition|unscale_and_clip|clip_grad_norm|scaled_global_norm|"
@@ -46,13 +47,15 @@ _STACK: tuple[tuple[Phase, re.Pattern[str]], ...] = (
 """Outermost first: what backward recomputes passes through forward, and a step may gather."""
 
 _PROGRESS: tuple[tuple[Phase, re.Pattern[str]], ...] = (
-    ("load", re.compile(r"Loading checkpoint shards|from_pretrained|loading (?:the )?(?:model|weights|checkpoint|base)|\bload(?:ing)?\b.{0,30}"
+    ("load",
+     re.compile(r"Loading checkpoint shards|from_pretrained|loading (?:the )?(?:model|weights|checkpoint|base)|\bload(?:ing)?\b.{0,30}"
                         r"(?:weights|model|shard)|rank loads|\bload phase\b|every rank loads", _I)),
     ("initialisation", re.compile(
         r"Creating (?:fp16|bf16|torch)\S{0,8} ZeRO|initialize_optimizer_states|Flattening param|optimizer is created|deepspeed\.initialize|"
         r"Before creating|creat\w{2,3} (?:the )?(?:\S{1,12} )?optimizer|initiali[sz]ing|engine (?:is )?(?:built|init)|DeepSpeedEngine|"
         r"Before initializing optimizer|fp32 partition", _I)),
-    ("save", re.compile(r"Saving model checkpoint|saving (?:the )?(?:model|checkpoint|weights)|save_checkpoint|save_pretrained|around saving|"
+    ("save",
+     re.compile(r"Saving model checkpoint|saving (?:the )?(?:model|checkpoint|weights)|save_checkpoint|save_pretrained|around saving|"
                         r"save_16bit|consolidat", _I)),
     ("step", re.compile(r"\bstep[ =:]{1,3}\d|\bepoch\b|'loss':|grad_norm|iteration \d|optimizer\.step|first step", _I)),
 )  # fmt: skip
@@ -68,7 +71,8 @@ _HINTS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("attention", re.compile(r"attn_weights|attention_scores|attn_scores|scaled_dot_product.{0,20}math|eager_attention|attention_probs|"
                              r"query.{0,30}key.{0,20}transpose|causal_mask|\bbaddbmm\b", _I)),
     ("repeat_kv", re.compile(r"repeat_kv|repeat_interleave", _I)),
-    ("loss", re.compile(r"cross_entropy|log_softmax|nll_loss|ForCausalLMLoss|shift_logits|logits\.float|logits\.to\(|\.upcast|loss_fct", _I)),
+    ("loss",
+     re.compile(r"cross_entropy|log_softmax|nll_loss|ForCausalLMLoss|shift_logits|logits\.float|logits\.to\(|\.upcast|loss_fct", _I)),
     ("head", re.compile(r"lm_head|self\.head\(|output_projection|\blogits = ", _I)),
     ("mlp", re.compile(r"down_proj|gate_proj|up_proj|act_fn|gate_up|\.mlp\(|\bfc[12]\b|\bmlp\b|feed_forward|\bw[123]\(", _I)),
     ("experts", re.compile(r"experts|moe_infer|SparseMoe|router", _I)),
@@ -90,7 +94,9 @@ _LIBRARIES: tuple[tuple[str, str | None, re.Pattern[str]], ...] = (
     ("fsdp2", "fsdp_full", re.compile(r"_fully_shard|fully_shard|fsdp/_flat_param|_runtime_utils\.py|FullyShardedDataParallel|\bFSDP\b")),
     ("ddp", "ddp", re.compile(r"parallel/distributed\.py|DistributedDataParallel|\bDDP\b")),
 )  # fmt: skip
-_CHECKPOINT = re.compile(r"utils/checkpoint\.py|activation_checkpointing/checkpointing\.py|checkpoint_wrapper|_gradient_checkpointing_func|CheckpointFunction")
+_CHECKPOINT = re.compile(
+    r"utils/checkpoint\.py|activation_checkpointing/checkpointing\.py|checkpoint_wrapper|_gradient_checkpointing_func|CheckpointFunction"
+)
 
 
 def around(text: str, place: int | None) -> str:

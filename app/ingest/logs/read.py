@@ -10,8 +10,8 @@ from app.ingest.logs.allocator import device_of, gpu_numbers, message_at, says_g
 from app.ingest.logs.facts import MAX_CHARACTERS, Event, LogFacts, Phase
 from app.ingest.logs.host import host_events, host_numbers
 from app.ingest.logs.pace import pace_of
-from app.ingest.logs.printed import printed_settings
 from app.ingest.logs.phase import around, hints_of, is_checkpointed, library_of, phase_of_progress, phase_of_stack
+from app.ingest.logs.printed import printed_settings
 
 _MISMATCH = re.compile(r"(?P<batch>\d{1,9}) != (?P<micro>\d{1,9}) \* (?P<accum>\d{1,9}) \* (?P<world>\d{1,9})")
 _TIMEOUT = re.compile(

@@ -45,7 +45,8 @@ def tensor_of_stack(facts: LogFacts, ranks: int | None) -> NamedTensor | None:
         for key, name, category, symbols in _BY_HINT:
             if key == hint:
                 confidence = 0.7 if facts.hints[0] == key else 0.5
-                return NamedTensor(name=name, bytes=facts.gpu.requested, arithmetic=_backwards(key, symbols, facts, ranks), category=category,
+                return NamedTensor(name=name, bytes=facts.gpu.requested, arithmetic=_backwards(key, symbols, facts, ranks),
+                                   category=category,
                                    confidence_frac=confidence)  # fmt: skip
     return None
 
@@ -70,13 +71,15 @@ def tensor_of_size(facts: LogFacts) -> NamedTensor | None:
     requested = facts.gpu.requested
     if requested in POOL_BYTES:
         most = "1 MiB" if requested == POOL_BYTES[0] else "10 MiB"
-        return NamedTensor(name=f"a tensor of at most {most}, for which the allocator asks for a block of {requested // MIB} MiB", bytes=requested,
+        return NamedTensor(name=f"a tensor of at most {most}, for which the allocator asks for a block of {requested // MIB} MiB",
+                           bytes=requested,
                            arithmetic="any small tensor; the GPU was full already", category="overhead", confidence_frac=0.9)  # fmt: skip
     for width in (2, 4):
         size = DEFAULT_BUCKET * width
         if requested is not None and abs(requested - size) <= max(2 * MIB, facts.gpu.rounding):
             return NamedTensor(name="gradient reduce bucket of DeepSpeed's default size", bytes=requested, category="buffers",
-                               arithmetic=f"reduce_bucket_size × {width} = {in_words(DEFAULT_BUCKET)} × {width}", confidence_frac=0.4)  # fmt: skip
+                               arithmetic=f"reduce_bucket_size × {width} = {in_words(DEFAULT_BUCKET)} × {width}",
+                               confidence_frac=0.4)  # fmt: skip
     return None
 
 
@@ -92,10 +95,28 @@ def remedies_of(facts: LogFacts, asked: PartialRequest) -> list[Remedy]:
     why = f"This request alone shrinks by {_shown(half)}, if it is an activation; so does every other one."
     if activation and (training.micro_batch or 2) > 1:
         batch = {"training.micro_batch": training.micro_batch // 2} if training.micro_batch else {"training.micro_batch": "half"}
-        found.append(Remedy(label="half the micro-batch, twice the accumulation", settings=batch, frees_bytes=half, step_s_change=None, enough=enough, why=why))
+        found.append(
+            Remedy(
+                label="half the micro-batch, twice the accumulation",
+                settings=batch,
+                frees_bytes=half,
+                step_s_change=None,
+                enough=enough,
+                why=why,
+            )
+        )
     if activation and training.seq_len and training.seq_len > 1:
         length = {"training.seq_len": training.seq_len // 2}
-        found.append(Remedy(label=f"sequences of {training.seq_len // 2:,} tokens", settings=length, frees_bytes=half, step_s_change=None, enough=enough, why=why))
+        found.append(
+            Remedy(
+                label=f"sequences of {training.seq_len // 2:,} tokens",
+                settings=length,
+                frees_bytes=half,
+                step_s_change=None,
+                enough=enough,
+                why=why,
+            )
+        )
     return [*found, *_offloads(facts, asked)]
 
 
@@ -106,7 +127,10 @@ def _of_tensor(facts: LogFacts) -> list[Remedy]:
     ways: list[tuple[str, dict[str, object], str]] = []
     first = next((hint for hint in facts.hints if hint in _AWAY), "")
     ways += _AWAY.get(first, ())
-    return [Remedy(label=label, settings=dict(settings), frees_bytes=frees, step_s_change=None, enough=enough, why=why) for label, settings, why in ways]
+    return [
+        Remedy(label=label, settings=dict(settings), frees_bytes=frees, step_s_change=None, enough=enough, why=why)
+        for label, settings, why in ways
+    ]
 
 
 _AWAY: dict[str, tuple[tuple[str, dict[str, object], str], ...]] = {
@@ -130,12 +154,16 @@ def _offloads(facts: LogFacts, asked: PartialRequest) -> list[Remedy]:
     sharded = constraints.strategy in ("zero1", "zero2", "zero3") or facts.framework == "deepspeed"
     if constraints.offload_optimizer in (None, "none") and (free or sharded):
         there = f" The node has {format_gib(free)} of host memory free." if free else ""
-        found.append(Remedy(label="optimizer offload to host memory", settings={"constraints.offload_optimizer": "cpu"}, frees_bytes=None, step_s_change=None,
-                            enough=False, why=f"12 bytes a parameter over the ranks leave the GPU; give the model to compute it.{there}"))  # fmt: skip
+        found.append(Remedy(label="optimizer offload to host memory", settings={"constraints.offload_optimizer": "cpu"}, frees_bytes=None,
+                            step_s_change=None,
+                            enough=False,
+                            why=f"12 bytes a parameter over the ranks leave the GPU; give the model to compute it.{there}"))  # fmt: skip
     if sharded:
         frees = 2 * DEFAULT_BUCKET
-        found.append(Remedy(label="overlap_comm false, smaller buckets", settings={"zero_optimization.overlap_comm": False, "zero_optimization.reduce_bucket_size": 50_000_000},
-                            frees_bytes=round(0.9 * frees), step_s_change=None, enough=facts.gpu.short is not None and 0.9 * frees >= facts.gpu.short,
+        found.append(Remedy(label="overlap_comm false, smaller buckets",
+                            settings={"zero_optimization.overlap_comm": False, "zero_optimization.reduce_bucket_size": 50_000_000},
+                            frees_bytes=round(0.9 * frees), step_s_change=None,
+                            enough=facts.gpu.short is not None and 0.9 * frees >= facts.gpu.short,
                             why=f"A bucket of the default {in_words(DEFAULT_BUCKET)} elements takes {format_gib(frees)}; with overlap_comm stages 1 and 2 hold two."))  # fmt: skip
     return found
 
@@ -155,7 +183,8 @@ def cause_of(facts: LogFacts, tensor: NamedTensor | None) -> str:
 
 _WHEN = {
     "initialisation": "while the engine was built", "forward": "in forward", "loss": "in the loss", "backward": "in backward",
-    "reduction": "while gradients were reduced", "step": "in the optimizer step", "load": "while the model was loaded", "save": "while it was saved",
+    "reduction": "while gradients were reduced", "step": "in the optimizer step", "load": "while the model was loaded",
+    "save": "while it was saved",
 }  # fmt: skip
 
 

@@ -18,7 +18,8 @@ SURE_ENOUGH = 0.1
 """Confidence from which a tensor is named."""
 _LEAST_IDLE_FRAC, _NARROW_FRAC, _STAYS_IDLE_FRAC = 0.05, 0.01, 0.03
 _MOMENTS = {
-    "engine initialisation": "initialisation", "end of forward": "forward", "loss backward": "loss", "backward of the last block": "backward",
+    "engine initialisation": "initialisation", "end of forward": "forward", "loss backward": "loss",
+    "backward of the last block": "backward",
     "backward of the last block but one": "backward", "backward of the second block": "backward", "backward of the first block": "backward",
     "end of backward": "reduction", "optimizer step": "step",
 }  # fmt: skip
@@ -107,7 +108,9 @@ def fragmentation(gpu: GpuNumbers) -> Remedy | None:
     if frees <= 0:
         return None
     asked = gpu.requested or 0
-    why = f"{format_gib(idle)} are reserved and in no tensor; growing segments leave about {100 * _STAYS_IDLE_FRAC:.0f} % of the live bytes."
+    why = (
+        f"{format_gib(idle)} are reserved and in no tensor; growing segments leave about {100 * _STAYS_IDLE_FRAC:.0f} % of the live bytes."
+    )
     return Remedy(
         label="expandable segments", settings={"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, frees_bytes=frees, step_s_change=0.0,
         enough=frees + (gpu.free or 0) >= asked > 0, why=why,
@@ -124,7 +127,9 @@ def judged(found: list[Tried], ran: Ran, need: Need) -> tuple[list[Remedy], list
         on_host = capacity is not None and after.host.peak_bytes > max(capacity, ran.candidate.host.peak_bytes)
         enough = need.needed - frees <= need.usable and not on_host
         if on_host and one.variant.kind == SAME and frees > 0:
-            useless.append(f"{_first(one)}: it would need {format_gib(after.host.peak_bytes)} of host memory, of {format_gib(capacity or 0)}.")
+            useless.append(
+                f"{_first(one)}: it would need {format_gib(after.host.peak_bytes)} of host memory, of {format_gib(capacity or 0)}."
+            )
         elif frees <= 0 or (not enough and frees < 0.1 * need.lacking):
             if one.variant.kind != OTHER_TRAINING:
                 freed = f"frees {format_gib(frees)}" if frees > 0 else "frees nothing"

@@ -10,6 +10,7 @@ from app.domain.diagnose.situation import in_words
 from app.domain.memory.pinned import pinned_rounding_bytes
 from app.domain.units import GIB, format_gib
 from app.ingest.logs import LogFacts
+from app.ingest.logs.host import EACH_RANK
 from app.services.diagnose.ran import Ran
 from app.services.diagnose.result import NamedTensor, Remedy
 from app.services.diagnose.variants import MORE_HARDWARE, Tried, Variant, as_remedy, to_strategy
@@ -49,12 +50,14 @@ def _loading(ran: Ran) -> Iterator[Load]:
     if s.strategy in ("zero1", "zero2"):
         arithmetic = f"P × 4 × {ranks} ranks of the node = {in_words(numbers.trainable)} × 4 × {ranks}"
         yield Load(key="flatten", moment="initialisation", tensor=NamedTensor(
-            name="an fp32 copy, or 16-bit weights and their flat copy, in every rank while the engine is built", bytes=numbers.trainable * 4 * ranks,
+            name="an fp32 copy, or 16-bit weights and their flat copy, in every rank while the engine is built",
+            bytes=numbers.trainable * 4 * ranks,
             arithmetic=arithmetic, category="parameters"))  # fmt: skip
     beside = ran.candidate.host.peak_bytes
     arithmetic = f"P × 2 + what is there = {in_words(total)} × 2 + {format_gib(beside)}"
     yield Load(key="save", moment="save", tensor=NamedTensor(
-        name="the gathered 16-bit weights on rank 0, beside the states of the host", bytes=beside + total * 2, arithmetic=arithmetic, category="parameters"))  # fmt: skip
+        name="the gathered 16-bit weights on rank 0, beside the states of the host", bytes=beside + total * 2, arithmetic=arithmetic,
+        category="parameters"))  # fmt: skip
 
 
 def _states(ran: Ran) -> Iterator[Load]:
@@ -66,9 +69,15 @@ def _states(ran: Ran) -> Iterator[Load]:
     if states is None:
         return
     pinned = _pinned_more(ran)
-    text = f"P × bytes / ranks × ranks of the node = {states.formula}" + (f" + {format_gib(pinned)} of rounding pinned blocks to powers of two" if pinned else "")
+    text = f"P × bytes / ranks × ranks of the node = {states.formula}" + (
+        f" + {format_gib(pinned)} of rounding pinned blocks to powers of two" if pinned else ""
+    )
     named = "optimizer states on the host" + (" with pinned blocks rounded up" if pinned else "")
-    others = [t.value for t in terms.values() if t.name not in ("optimizer states on the host", "model while loading", "weights flattened on the host")]
+    others = [
+        t.value
+        for t in terms.values()
+        if t.name not in ("optimizer states on the host", "model while loading", "weights flattened on the host")
+    ]
     if s.offload_parameters != "none":
         named += ", and the parameters"
         text += f" + {format_gib(sum(others))} of parameters and buffers"
@@ -107,8 +116,6 @@ def chosen(loads: list[Load], facts: LogFacts, ran: Ran) -> Load | None:
     return _by_size([load for load in loads if load.key.startswith("load")], facts, s.gpus_per_node, capacity)
 
 
-
-
 def _by_size(there: list[Load], facts: LogFacts, ranks: int, capacity: int | None) -> Load:
     """The one nearest to what a process held; else the smallest that is too much; else the largest."""
     if facts.host.process:
@@ -126,7 +133,7 @@ def host_capacity(facts: LogFacts, ran: Ran) -> int | None:
 def host_variants(ran: Ran) -> Iterator[Variant]:
     """What can change the memory of a node, in no order."""
     s = ran.candidate.settings
-    offloaded = "none" != s.offload_optimizer
+    offloaded = s.offload_optimizer != "none"
     if s.offload_parameters != "none":
         yield Variant("parameters on the GPU", {"constraints.offload_parameters": "none"}, why="Frees 4 bytes a parameter of host memory.")
     if offloaded:
@@ -154,20 +161,29 @@ def by_hand(load: Load, ran: Ran, capacity: int | None) -> list[Remedy]:
         settings = {"from_pretrained": "after TrainingArguments / HfDeepSpeedConfig (ZeRO-3)"} if zero else {
             "fsdp_cpu_ram_efficient_loading": True, "ACCELERATE_USE_FSDP": "true"}  # fmt: skip
         why = f"One copy a node instead of one a rank: {format_gib(once)}. Check with the resident memory of each rank (ps -o rss)."
-        found.append(Remedy(label=label, settings=settings, frees_bytes=max(0, load.bytes - later), step_s_change=0.0, enough=enough, why=why))
+        found.append(
+            Remedy(label=label, settings=settings, frees_bytes=max(0, load.bytes - later), step_s_change=0.0, enough=enough, why=why)
+        )
         if load.key in ("load4", "load8"):
-            found.append(Remedy(label="load in 16 bits", settings={"torch_dtype": "bfloat16"}, frees_bytes=load.bytes // 2, step_s_change=0.0,
-                                enough=capacity is None or load.bytes // 2 <= _SAFE_FRAC * capacity, why="2 bytes a parameter instead of 4."))  # fmt: skip
+            found.append(Remedy(label="load in 16 bits", settings={"torch_dtype": "bfloat16"}, frees_bytes=load.bytes // 2,
+                                step_s_change=0.0,
+                                enough=capacity is None or load.bytes // 2 <= _SAFE_FRAC * capacity,
+                                why="2 bytes a parameter instead of 4."))  # fmt: skip
     more = _pinned_more(ran)
     if load.key in ("states", "save") and more:
-        why = "Pinned blocks are rounded up to powers of two; unpinned ones, or a threshold, keep their size. Transfers are slower unpinned."
+        why = (
+            "Pinned blocks are rounded up to powers of two; unpinned ones, or a threshold, keep their size. Transfers are slower unpinned."
+        )
         enough = capacity is not None and load.bytes - more <= _SAFE_FRAC * capacity
-        found.append(Remedy(label="pin_memory false, or a threshold of rounding", frees_bytes=more, step_s_change=None, enough=enough, why=why,
+        found.append(Remedy(label="pin_memory false, or a threshold of rounding", frees_bytes=more, step_s_change=None, enough=enough,
+                            why=why,
                             settings={"offload_optimizer.pin_memory": False}))  # fmt: skip
     if load.key == "flatten":
         frees = load.bytes - numbers.total * 2
-        found.append(Remedy(label="ZeRO-3 with zero.Init", settings={"constraints.strategy": "zero3"}, frees_bytes=max(0, frees), step_s_change=None,
-                            enough=capacity is None or numbers.total * 2 <= _SAFE_FRAC * capacity, why="Nothing is whole on any rank."))  # fmt: skip
+        found.append(Remedy(label="ZeRO-3 with zero.Init", settings={"constraints.strategy": "zero3"}, frees_bytes=max(0, frees),
+                            step_s_change=None,
+                            enough=capacity is None or numbers.total * 2 <= _SAFE_FRAC * capacity,
+                            why="Nothing is whole on any rank."))  # fmt: skip
     return found
 
 
@@ -181,7 +197,9 @@ def judged(found: list[Tried], ran: Ran, load: Load, capacity: int | None) -> tu
         fits_gpu = after.gpu.needed_bytes <= after.gpu.capacity_bytes
         if load.key.startswith("load") or load.key == "flatten":
             if one.variant.kind == MORE_HARDWARE:
-                useless.append(f"More nodes: every rank of a node loads its own copy, {format_gib(load.bytes)} a node however many there are.")
+                useless.append(
+                    f"More nodes: every rank of a node loads its own copy, {format_gib(load.bytes)} a node however many there are."
+                )
             continue
         if frees <= 0:
             useless.append(f"{one.variant.label[:1].upper()}{one.variant.label[1:]}: it frees no host memory.")
@@ -197,7 +215,7 @@ def judged(found: list[Tried], ran: Ran, load: Load, capacity: int | None) -> tu
 def container_note(facts: LogFacts) -> str:
     """What to look at beside the arithmetic."""
     process = facts.host.process
-    if process and facts.host.process_name and facts.host.used and process > 0.5 * facts.host.used:
+    if process and facts.host.process_name not in ("", EACH_RANK) and facts.host.used and process > 0.5 * facts.host.used:
         return (f"One process, {facts.host.process_name}, held {process / GIB:.0f} GiB: where it is no training rank (a driver, a data loader), "
                 "look at its data path first; offload would add to the host's memory.")  # fmt: skip
     return "The limit is that of the container or job, and of /dev/shm, where they are lower than the machine's memory."

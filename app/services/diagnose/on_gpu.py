@@ -21,7 +21,9 @@ def out_of_memory(case: Case) -> Diagnosis:
     found = gpu.matches_of(case.facts, case.ran)
     ran = _as_it_ran(case, case.ran, found)
     not_in_effect = case.ran.situation.offloads and not ran.situation.offloads
-    tensor = gpu.named(found) or bare.tensor_of_size(case.facts) or gpu.by_stack(case.facts, ran) or bare.tensor_of_stack(case.facts, case.ranks)
+    tensor = (
+        gpu.named(found) or bare.tensor_of_size(case.facts) or gpu.by_stack(case.facts, ran) or bare.tensor_of_stack(case.facts, case.ranks)
+    )
     moment = case.facts.phase or (found[0].moment if tensor and found else None)
     if not case.complete:
         return _alone(case, tensor, found)
@@ -65,7 +67,8 @@ def _alone(case: Case, tensor: NamedTensor | None = None, found: tuple[Match, ..
     given |= ({"strategy"} if case.asked.constraints.strategy else set()) | ({"seq_len"} if case.asked.knows_length else set())
     idle = gpu.fragmentation(facts.gpu)
     return Diagnosis(
-        cause=bare.cause_of(facts, tensor), device="gpu", moment=facts.phase or (found[0].moment if found else None),  # type: ignore[arg-type]
+        cause=bare.cause_of(facts, tensor), device="gpu", moment=facts.phase or (found[0].moment if found else None),
+        # type: ignore[arg-type]
         tensor=tensor or _not_named(case), confidence_frac=tensor.confidence_frac if tensor else 0.0,
         remedies=tuple([*([idle] if idle else []), *bare.remedies_of(facts, case.asked)]),
         missing=tuple([*missing.about_gpu(facts), *missing.about_request(case.asked, frozenset(given), _WANTED)]),
@@ -120,7 +123,8 @@ def peak(case: Case) -> Diagnosis:
     if case.ran is None or not case.complete:
         return Diagnosis(
             cause=f"The GPU held {format_gib(measured)} at its peak; which tensors that is follows from the model and the devices.",
-            device="gpu", moment=facts.phase, tensor=None, confidence_frac=0.0, notes=tuple(gpu.shortage_notes(facts.gpu)),  # type: ignore[arg-type]
+            device="gpu", moment=facts.phase, tensor=None, confidence_frac=0.0, notes=tuple(gpu.shortage_notes(facts.gpu)),
+            # type: ignore[arg-type]
             remedies=tuple(_segments(case)),
             missing=tuple(missing.about_request(case.asked, case.ran.knows if case.ran else frozenset(), _WANTED)),
         )  # fmt: skip
@@ -136,7 +140,8 @@ def peak(case: Case) -> Diagnosis:
     return Diagnosis(
         cause=f"The peak of {format_gib(measured)} {facts.gpu.peak_counter} is {more} ({format_gib(there)}); the largest part is {largest.name}.",
         device="gpu", moment=gpu.moment_of(predicted.peak_moment),
-        tensor=NamedTensor(name=largest.name, bytes=int(largest.value), arithmetic=largest.formula, category=largest.category, confidence_frac=surely),
+        tensor=NamedTensor(name=largest.name, bytes=int(largest.value), arithmetic=largest.formula, category=largest.category,
+                           confidence_frac=surely),
         confidence_frac=surely, remedies=tuple([*_segments(case), *remedies]), would_not_help=tuple(useless[:_MOST_USELESS]),
         missing=tuple(missing.about_request(case.asked, ran.knows, _WANTED)), notes=tuple([*gpu.shortage_notes(facts.gpu), *ran.assumed]),
         expected=expected_of(ran),

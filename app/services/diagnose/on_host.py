@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from app.domain.units import format_gib
+from app.ingest.logs.host import EACH_RANK
 from app.services.diagnose import host, missing
 from app.services.diagnose.case import Case, expected_of
 from app.services.diagnose.result import Diagnosis, NamedTensor, Remedy
@@ -33,14 +34,22 @@ def killed(case: Case) -> Diagnosis:
         cause=f"A process {how} {_WHEN[load.moment]}: {load.tensor.name} takes {format_gib(load.bytes)} a node{there}{why}.",
         device="host",
         moment=load.moment,
-        tensor=NamedTensor(name=load.tensor.name, bytes=load.bytes, arithmetic=load.tensor.arithmetic, category=load.tensor.category,
-                           confidence_frac=surely),  # fmt: skip
+        tensor=NamedTensor(
+            name=load.tensor.name,
+            bytes=load.bytes,
+            arithmetic=load.tensor.arithmetic,
+            category=load.tensor.category,
+            confidence_frac=surely,
+        ),  # fmt: skip
         confidence_frac=surely,
         remedies=tuple(remedies),
         would_not_help=tuple(dict.fromkeys(useless))[:_MOST_USELESS],
-        missing=tuple([
-            *missing.about_host(facts, capacity_known=capacity is not None), *missing.about_request(case.asked, ran.knows, _WANTED),
-        ]),  # fmt: skip
+        missing=tuple(
+            [
+                *missing.about_host(facts, capacity_known=capacity is not None),
+                *missing.about_request(case.asked, ran.knows, _WANTED),
+            ]
+        ),  # fmt: skip
         notes=(host.container_note(facts), *_pins(case), *ran.assumed),
         others=tuple(other.tensor for other in host.loads_of(ran) if other.key != load.key)[:4],
         expected=expected_of(ran),
@@ -67,15 +76,18 @@ def _alone(case: Case) -> Diagnosis:
         share = f", {100 * numbers.process / numbers.used:.0f} % of what was used" if numbers.used else ""
         tensor = NamedTensor(name=f"memory of one process ({numbers.process_name or 'unnamed'})", bytes=numbers.process,
                              arithmetic=f"{format_gib(numbers.process)}{share}", confidence_frac=0.5)  # fmt: skip
-    one = bool(numbers.process and numbers.used and numbers.process > 0.5 * numbers.used)
+    one = bool(numbers.process and numbers.process_name != EACH_RANK and numbers.used and numbers.process > 0.5 * numbers.used)
     useless = ("Offload to host memory: the host is what is full.",) if "pin_failed" not in facts.events else ()
     remedies = (Remedy(label="look at the data path of that process", settings={}, frees_bytes=None, step_s_change=None, enough=False,
-                       why="One process that is no training rank holds most of it: data loader, rollout or driver."),) if one else ()  # fmt: skip
+                       why="One process that is no training rank holds most of it: data loader, rollout or driver."),
+                       ) if one else ()  # fmt: skip
     known = {name for name in ("model", "cluster") if getattr(case.asked, name) is not None}
     return Diagnosis(
         cause=f"A process ended for want of host memory{used}{_held(case) if one else ''}; what filled it follows from the model and the devices.",
-        device="host", moment=facts.phase, tensor=tensor, confidence_frac=0.5 if tensor else 0.3, remedies=remedies, would_not_help=useless,  # type: ignore[arg-type]
-        missing=tuple([*missing.about_host(facts, capacity_known=numbers.capacity is not None), *missing.about_request(case.asked, frozenset(known), _WANTED)]),
+        device="host", moment=facts.phase, tensor=tensor, confidence_frac=0.5 if tensor else 0.3, remedies=remedies,
+        would_not_help=useless,  # type: ignore[arg-type]
+        missing=tuple([*missing.about_host(facts, capacity_known=numbers.capacity is not None),
+                       *missing.about_request(case.asked, frozenset(known), _WANTED)]),
         notes=(host.container_note(facts), *_pins(case)),
     )  # fmt: skip
 

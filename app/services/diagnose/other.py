@@ -19,11 +19,14 @@ def batch_mismatch(case: Case) -> Diagnosis:
         why = f"{batch} = {micro} × {accum} × {fits}: the file is written for {fits} ranks, and {world} started."
         start = Remedy(label=f"start {fits} ranks", settings={"num_gpus": fits}, frees_bytes=None, step_s_change=None, enough=True, why=why)
         remedies.insert(0, start) if fits > world else remedies.append(start)
-    notes = ["Each process believes it is alone: start with torchrun, deepspeed or accelerate launch, not with python."] if world == 1 else []
+    notes = (
+        ["Each process believes it is alone: start with torchrun, deepspeed or accelerate launch, not with python."] if world == 1 else []
+    )
     if ranks and ranks != world:
         notes.append(f"The request has {ranks} GPUs and {world} ranks started.")
     return Diagnosis(cause=cause, device="none", moment="initialisation", tensor=None, confidence_frac=0.95, remedies=tuple(remedies),
-                     would_not_help=("Less memory, other buckets or another stage: the check is on batch sizes only.",), notes=tuple(notes))  # fmt: skip
+                     would_not_help=("Less memory, other buckets or another stage: the check is on batch sizes only.",),
+                     notes=tuple(notes))  # fmt: skip
 
 
 def collective_timeout(case: Case) -> Diagnosis:
@@ -51,9 +54,11 @@ def disk_full(case: Case) -> Diagnosis:
     cause = "DeepSpeed ran out of swap buffers in front of the disk." if swap else "A disk ran full."
     if ran is not None and case.complete and ran.candidate.nvme.peak_bytes:
         cause = f"{cause[:-1]}; the offloaded states take {ran.candidate.nvme.peak_bytes / 1e9:,.0f} GB of disk a node."
-    remedies = (Remedy(label="more buffers", settings={"offload_optimizer.buffer_count": 8}, frees_bytes=None, step_s_change=None, enough=True,
+    remedies = (Remedy(label="more buffers", settings={"offload_optimizer.buffer_count": 8}, frees_bytes=None, step_s_change=None,
+                       enough=True,
                        why="Adam takes 4, with reads or writes pipelined 8, with both 12."),) if swap else ()  # fmt: skip
-    return Diagnosis(cause=cause, device="nvme", moment=case.facts.phase, tensor=None, confidence_frac=0.7, remedies=remedies,  # type: ignore[arg-type]
+    return Diagnosis(cause=cause, device="nvme", moment=case.facts.phase, tensor=None, confidence_frac=0.7, remedies=remedies,
+                     # type: ignore[arg-type]
                      missing=("Which file system is full: df -h nvme_path the checkpoint's folder /dev/shm.",))  # fmt: skip
 
 

@@ -213,4 +213,3 @@ def on_request(ran: Ran, changes: Mapping[str, Any]) -> PlanRequest:
         else:
             pins[part][key] = value
     return _with(request, pins)
-

@@ -15,7 +15,7 @@ from app.services.resolve import resolve
 
 _LEAST_GAIN_FRAC = 0.005
 _AS_EXPECTED, _MUCH = 1.4, 1.5
-_FEW_SHOWN = 8
+_FEW_SHOWN, _WORTH_SAYING = 8, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,8 @@ def _collectives(ran: Ran) -> list[Part]:
     for term in ran.candidate.communication:
         grouped.setdefault((_term(term), _link(term, ran), _moment(term)), []).append(term)
     return [
-        Part(name, sum(t.exposed_s for t in terms), link, moment, sum(t.seconds for t in terms)) for (name, link, moment), terms in grouped.items()
+        Part(name, sum(t.exposed_s for t in terms), link, moment, sum(t.seconds for t in terms))
+        for (name, link, moment), terms in grouped.items()
     ]
 
 
@@ -76,8 +77,8 @@ def _moment(term: CommunicationTerm) -> str:
 def _link(term: CommunicationTerm, ran: Ran) -> str:
     node = ran.resolved.question.setup.pool.node
     if term.spans_nodes:
-        return f"the network between nodes ({format_number(node.inter_node.bytes_per_s * 8 / 1e9)} Gbit/s a node as used)"
-    return f"{node.intra_node.name} inside the node ({format_number(node.intra_node.bytes_per_s / 1e9)} GB/s)"
+        return f"the network between nodes, at {format_number(node.inter_node.bytes_per_s * 8 / 1e9)} Gbit/s a node"
+    return f"{node.intra_node.name} inside the node, at {format_number(node.intra_node.bytes_per_s / 1e9)} GB/s"
 
 
 def binding(parts: list[Part], *, late: bool) -> Part:
@@ -130,16 +131,22 @@ def on_real_network(ran: Ran, judge: Judge, reported: float) -> tuple[Ran, str]:
 _SLOWEST_GBIT, _HALVINGS, _CLOSE = 0.1, 8, 0.15
 
 
-def slowness_of(parts: list[Part], binds: Part, ran: Ran, reported: float | None) -> Slowness:
+def slowness_of(parts: list[Part], binds: Part, expected_s: float, reported: float | None) -> Slowness:
     """As it is shown."""
-    shown = tuple((f"{part.name} ({part.link})", round(part.seconds, 4)) for part in parts[:_FEW_SHOWN])
-    return Slowness(expected_s=ran.candidate.time.step_s, reported_s=reported, binds=f"{binds.name}, {binds.link}", binds_s=binds.seconds, parts=shown)
+    shown = tuple((f"{part.name}, on {part.link}", round(part.seconds, 4)) for part in parts[:_FEW_SHOWN])
+    return Slowness(expected_s=expected_s, reported_s=reported, binds=f"{binds.name}, on {binds.link}", binds_s=binds.seconds, parts=shown)
 
 
-def cause_of(binds: Part, ran: Ran, reported: float | None) -> str:
-    """One sentence: time expected against reported, and what binds."""
-    expected = ran.candidate.time.step_s
-    share = f"{format_number(binds.seconds)} s of it {'is' if binds.name == 'computing' else 'waits for'} {binds.name} on {binds.link}"
+def cause_of(binds: Part, expected: float, reported: float | None, *, explained: bool) -> str:
+    """One sentence: time expected against reported, and what binds.
+
+    Args:
+        explained: the network was set so that the plan takes as long as was reported.
+    """
+    seconds = binds.seconds or binds.whole_s
+    share = f"{format_number(seconds)} s of it {'is' if binds.name == 'computing' else 'waits for'} {binds.name}, on {binds.link}"
+    if reported is not None and reported > _MUCH * expected and not explained and binds.name != "computing":
+        share = f"what binds most is {binds.name}, on {binds.link}, with {format_number(seconds)} s of the expected"
     if reported is None:
         return f"A step of this setup takes {format_number(expected)} s: {share}."
     ratio = reported / expected
@@ -168,7 +175,9 @@ def notes_of(binds: Part, ran: Ran, reported: float | None) -> list[str]:
     elif reported > _AS_EXPECTED * expected:
         notes.append("Nothing in this setup explains the rest: look at the data loader, at logging and at evaluation inside the step.")
     if binds.name != "computing" and s.nodes > 1:
-        notes.append(f"One micro-step moves {format_number(sum(t.bytes_per_step for t in spanning) / 1e9 / s.grad_accum)} GB a GPU between nodes.")
+        notes.append(
+            f"One micro-step moves {format_number(sum(t.bytes_per_step for t in spanning) / 1e9 / s.grad_accum)} GB a GPU between nodes."
+        )
     return notes
 
 
@@ -180,10 +189,16 @@ def judged(found: list[Tried], ran: Ran) -> tuple[list[Remedy], list[str]]:
         label = one.variant.label[:1].upper() + one.variant.label[1:]
         if after.verdict == "does_not_fit":
             if one.variant.kind != OTHER_TRAINING:
-                faster = f"; {format_number(step / max(1e-9, step + one.step_s_change))} times as fast if it did" if one.step_s_change < 0 else ""
+                faster = (
+                    f"; {format_number(step / max(1e-9, step + one.step_s_change))} times as fast if it did"
+                    if one.step_s_change < -_WORTH_SAYING * step
+                    else ""
+                )
                 useless.append(f"{label}: it does not fit, the GPU would need {format_number(after.gpu.needed_bytes / 2**30)} GiB{faster}.")
         elif one.step_s_change > -_LEAST_GAIN_FRAC * step:
-            useless.append(f"{label}: as many tokens would take {format_number(step + one.step_s_change)} s instead of {format_number(step)} s.")
+            useless.append(
+                f"{label}: as many tokens would take {format_number(step + one.step_s_change)} s instead of {format_number(step)} s."
+            )
         else:
             factor = step / max(1e-9, step + one.step_s_change)
             remedy = as_remedy(one, ran.candidate.gpu.needed_bytes - after.gpu.needed_bytes, enough=True)

@@ -20,26 +20,29 @@ def slow_step(case: Case) -> Diagnosis:
     reported = slow.reported_of(case.facts.pace, case.measured.step_s, ran.candidate)
     first = case.asked.cluster.pools[0] if case.asked.cluster else None
     network_known = first is not None and (first.inter_node_gbit_per_s is not None or first.instance is not None)
+    expected = ran.candidate.time.step_s
     ran, note = (ran, "") if network_known or reported is None else slow.on_real_network(ran, case.judge, reported)
     parts = slow.parts_of(ran)
     binds = slow.binding(parts, late=slow.is_late(ran, reported))
     remedies, useless = slow.judged(tried(ran, case.judge, speed_variants(ran)), ran)
-    off = abs(reported / ran.candidate.time.step_s - 1) if reported else 1.0
+    off = abs(reported / ran.candidate.time.step_s - 1) if reported else 1.0  # of the network that explains it, where one does
     return Diagnosis(
-        cause=slow.cause_of(binds, ran, reported),
+        cause=slow.cause_of(binds, expected, reported, explained=bool(note)),
         device="none",
         moment=binds.moment,
         tensor=None,
         confidence_frac=0.8 if off < 0.5 else 0.5,
         remedies=tuple(remedies),
         would_not_help=tuple(useless[:_MOST_USELESS]),
-        missing=tuple([
-            *missing.about_speed(ran.knows, nodes=ran.candidate.settings.nodes, network_known=network_known),
-            *missing.about_request(case.asked, ran.knows, _WANTED),
-        ]),  # fmt: skip
+        missing=tuple(
+            [
+                *missing.about_speed(ran.knows, nodes=ran.candidate.settings.nodes, network_known=network_known),
+                *missing.about_request(case.asked, ran.knows, _WANTED),
+            ]
+        ),  # fmt: skip
         notes=tuple([*([note] if note else slow.notes_of(binds, ran, reported)), *ran.assumed]),
         expected=expected_of(ran),
-        slowness=slow.slowness_of(parts, binds, ran, reported),
+        slowness=slow.slowness_of(parts, binds, expected, reported),
     )
 
 
@@ -49,6 +52,7 @@ def _alone(case: Case) -> Diagnosis:
     said = f"A step takes {format_number(step)} s" if step else "The log tells a rate"
     known = {name for name in ("model", "cluster") if getattr(case.asked, name) is not None}
     return Diagnosis(
-        cause=f"{said}; whether that is slow, and what binds it, follows from the model and the devices.", device="none", moment=None, tensor=None,
+        cause=f"{said}; whether that is slow, and what binds it, follows from the model and the devices.", device="none", moment=None,
+        tensor=None,
         confidence_frac=0.0, missing=tuple(missing.about_request(case.asked, frozenset(known), _WANTED)),
     )  # fmt: skip

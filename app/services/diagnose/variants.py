@@ -88,11 +88,13 @@ def _batch_variants(ran: Ran) -> Iterator[Variant]:
             yield Variant(f"micro-batch {micro} with {steps} accumulated", changes, why="The batch of a step stays.")
 
 
-_HIGHER = {"ddp": ("zero1", "zero2", "zero3", "fsdp_full"), "zero1": ("zero2", "zero3"), "zero2": ("zero3",), "fsdp_grad_op": ("fsdp_full",),
+_HIGHER = {"ddp": ("zero1", "zero2", "zero3", "fsdp_full"), "zero1": ("zero2", "zero3"), "zero2": ("zero3",),
+           "fsdp_grad_op": ("fsdp_full",),
            "hsdp": ("fsdp_full",)}  # fmt: skip
 NAMES = {"ddp": "DDP", "zero1": "ZeRO-1", "zero2": "ZeRO-2", "zero3": "ZeRO-3", "fsdp_full": "FSDP full shard", "hsdp": "HSDP",
          "fsdp_grad_op": "FSDP without resharding"}  # fmt: skip
-FRAMEWORKS = {"zero1": "deepspeed", "zero2": "deepspeed", "zero3": "deepspeed", "fsdp_full": "fsdp2", "fsdp_grad_op": "fsdp2", "hsdp": "fsdp2",
+FRAMEWORKS = {"zero1": "deepspeed", "zero2": "deepspeed", "zero3": "deepspeed", "fsdp_full": "fsdp2", "fsdp_grad_op": "fsdp2",
+              "hsdp": "fsdp2",
               "ddp": "ddp"}  # fmt: skip
 
 
@@ -122,7 +124,9 @@ def _offloads(ran: Ran) -> Iterator[Variant]:
         if s.strategy != "zero3":
             yield Variant("ZeRO-3 with optimizer offload", to_strategy("zero3", offload_optimizer="cpu"))
     if s.offload_parameters == "none":
-        yield Variant("ZeRO-3 with optimizer and parameter offload", to_strategy("zero3", offload_optimizer="cpu", offload_parameters="cpu"))
+        yield Variant(
+            "ZeRO-3 with optimizer and parameter offload", to_strategy("zero3", offload_optimizer="cpu", offload_parameters="cpu")
+        )
 
 
 def _other_training(ran: Ran) -> Iterator[Variant]:
@@ -131,7 +135,9 @@ def _other_training(ran: Ran) -> Iterator[Variant]:
         half = s.seq_len // 2
         yield Variant(f"sequences of {half:,} tokens", {"training.seq_len": half, "training.tokens_from": None}, OTHER_TRAINING)
     if training.optimizer == "adamw" and training.adapter is None:
-        yield Variant("8-bit Adam", {"training.optimizer": "adamw_8bit"}, OTHER_TRAINING, "Two bytes of moments a parameter instead of eight.")
+        yield Variant(
+            "8-bit Adam", {"training.optimizer": "adamw_8bit"}, OTHER_TRAINING, "Two bytes of moments a parameter instead of eight."
+        )
     if training.adapter is None:
         yield Variant("a LoRA adapter", {"training.adapter": LORA, "training.trainable_params": None}, OTHER_TRAINING)
 
@@ -147,6 +153,10 @@ def speed_variants(ran: Ran) -> Iterator[Variant]:
             yield Variant("parameters on the GPU", {"constraints.offload_parameters": "none"})
     if training.global_batch is None:
         more = {"training.grad_accum": 4 * s.grad_accum}
+        if s.nodes > 1 and s.strategy not in ("ddp", "zero1"):
+            yield Variant(f"ZeRO-1 with {8 * s.grad_accum} micro-steps accumulated",
+                          to_strategy("zero1") | {"training.grad_accum": 8 * s.grad_accum},
+                          OTHER_TRAINING, "Gradients cross the network once a step.")  # fmt: skip
         yield Variant(f"{4 * s.grad_accum} micro-steps accumulated", more, OTHER_TRAINING, "Fewer steps for the same tokens.")
         for factor in (2, 4, 8):
             yield Variant(f"micro-batch {factor * s.micro_batch}", {"training.micro_batch": factor * s.micro_batch}, OTHER_TRAINING,
