@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from app.domain.errors import FieldError, InvalidRequestError
+from app.domain.errors import FieldError, InvalidRequestError, Loc
 from app.domain.units import parse_quantity
 from app.services.diagnose import DiagnoseIn
 from app.web.fields import all_fields
@@ -76,7 +76,12 @@ def read_diagnose_form(pairs: list[tuple[str, str]]) -> DiagnoseForm:
     return DiagnoseForm(own=own, values=values, errors=tuple(errors), question=None if errors else asked)
 
 
-_OWN_PATHS = {("text",): "log", ("measured", "peak_bytes"): "peak", ("measured", "counter"): "counter", ("measured", "step_s"): "step_s"}
+_OWN_PATHS: dict[Loc, str] = {
+    ("text",): "log",
+    ("measured", "peak_bytes"): "peak",
+    ("measured", "counter"): "counter",
+    ("measured", "step_s"): "step_s",
+}
 
 
 def _placed(error: FieldError) -> FormError:

@@ -56,7 +56,8 @@ class DiagnosisOut(BaseModel):
 EXAMPLES: Any = {
     "a log with its request": {
         "value": {
-            "text": "CUDA out of memory. Tried to allocate 12.94 GiB (GPU 1; 79.35 GiB total capacity; 77.65 GiB already allocated; 316.12 MiB free)",
+            "text": "CUDA out of memory. Tried to allocate 12.94 GiB "
+            "(GPU 1; 79.35 GiB total capacity; 77.65 GiB already allocated; 316.12 MiB free)",
             "request": {
                 "model": {"params": 13.9e9},
                 "training": {"seq_len": 1536, "micro_batch": 1, "grad_accum": 1},

@@ -38,7 +38,8 @@ def _of_tokens(s: Situation, w: Width) -> Tensor:
     if tokens is not None:
         size = tokens * each
         split, number = over(s.sp, "sequence ranks")
-        arithmetic = f"B × S × {w.symbol} × {w.bytes_each}{split} = {s.micro_batch} × {in_words(s.seq_len or 0)} × {in_words(w.elements)} × {w.bytes_each}{number}"
+        figures = f"{s.micro_batch} × {in_words(s.seq_len or 0)} × {in_words(w.elements)} × {w.bytes_each}{number}"
+        arithmetic = f"B × S × {w.symbol} × {w.bytes_each}{split} = {figures}"
     # The loss drops the last position of each sequence, or the first.
     least = size - (s.micro_batch or 0) * each if w.category == "logits" and size else 0.0
     return Tensor(name=w.name, bytes=size, least=least, arithmetic=arithmetic, moments=w.moments, hints=w.hints, prior=w.prior,
@@ -153,7 +154,8 @@ def _towers(s: Situation) -> Iterator[Tensor]:
         block, tokens = stack.block, stack.tokens
         if block.mlp:
             size = batch * tokens * block.mlp.ffn_hidden_size * s.compute_bytes
-            text = f"B × tokens × ffn × {s.compute_bytes} = {batch} × {in_words(tokens)} × {in_words(block.mlp.ffn_hidden_size)} × {s.compute_bytes}"
+            figures = f"{batch} × {in_words(tokens)} × {in_words(block.mlp.ffn_hidden_size)} × {s.compute_bytes}"
+            text = f"B × tokens × ffn × {s.compute_bytes} = {figures}"
             yield Tensor(name=f"intermediate of one feed-forward of the {stack.part} part", bytes=size, arithmetic=text, moments=_BLOCK,
                          hints=("mlp",), prior=0.2, category="activations")  # fmt: skip
         if block.attention:

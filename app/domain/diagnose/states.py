@@ -35,7 +35,7 @@ def _trained(s: Situation) -> Iterator[tuple[str, float]]:
         yield "P (language part, the tower frozen)", params - others / s.model_ranks
 
 
-def _partition(s: Situation, part: str, params: float, width: int, ranks: int) -> tuple[float, str]:
+def _partition(part: str, params: float, width: int, ranks: int) -> tuple[float, str]:
     words, number = over(ranks)
     return params * width / ranks, f"{part} × {width}{words} = {in_words(params)} × {width}{number}"
 
@@ -48,27 +48,27 @@ def _deepspeed(s: Situation, part: str, params: float) -> Iterator[Tensor]:
     if "zero3" in s.strategies:
         yield from _stage3(s, part, params, sure)
     if "ddp" in s.strategies:
-        size, arithmetic = _partition(s, part, params, 4, 1)
+        size, arithmetic = _partition(part, params, 4, 1)
         yield Tensor(name="one fp32 copy of all weights (Adam moment or master)", bytes=size, arithmetic=arithmetic,
                      moments=(_INIT, "step"),
                      hints=(*_ADAM, "master", "flatten"), prior=0.8 * sure, category="optimizer_states")  # fmt: skip
 
 
 def _stages12(s: Situation, part: str, params: float, sure: float) -> Iterator[Tensor]:
-    size, arithmetic = _partition(s, part, params, 4, s.ranks)
+    size, arithmetic = _partition(part, params, 4, s.ranks)
     yield Tensor(name="one Adam moment of this rank's fp32 optimizer partition", bytes=size, arithmetic=arithmetic, moments=("step", _INIT),
                  hints=_ADAM, prior=1.0 * sure, category="optimizer_states")  # fmt: skip
     yield Tensor(name="fp32 master weights of this rank's optimizer partition", bytes=size, arithmetic=arithmetic, moments=(_INIT,),
                  hints=("master", "upcast"), prior=0.6 * sure, category="optimizer_states")  # fmt: skip
     yield Tensor(name="fp32 gradients of this rank's optimizer partition", bytes=size, arithmetic=arithmetic, moments=("step",),
                  hints=("flatten",), prior=0.4 * sure, category="gradients")  # fmt: skip
-    size, arithmetic = _partition(s, part, params, 2, s.ranks)
+    size, arithmetic = _partition(part, params, 2, s.ranks)
     yield Tensor(name="flat 16-bit gradients of this rank's partition", bytes=size, arithmetic=arithmetic, moments=(*_BACKWARD, "step"),
                  hints=("flatten", "reduce"), prior=0.4 * sure, category="gradients")  # fmt: skip
-    size, arithmetic = _partition(s, part, params, s.param_bytes, 1)
+    size, arithmetic = _partition(part, params, s.param_bytes, 1)
     yield Tensor(name="flat copy of all weights (flattening at start)", bytes=size, arithmetic=arithmetic, moments=(_INIT,),
                  hints=("flatten",), prior=0.6 * sure, category="parameters")  # fmt: skip
-    size, arithmetic = _partition(s, part, params, 4, 1)
+    size, arithmetic = _partition(part, params, 4, 1)
     if "zero1" in s.strategies:
         yield Tensor(name="fp32 gradients of all weights (stage 1 with fp32 accumulation)", bytes=size, arithmetic=arithmetic,
                      moments=(_INIT, "backward"), prior=0.25 * sure, category="gradients")  # fmt: skip
@@ -94,7 +94,7 @@ def _stage3(s: Situation, part: str, params: float, sure: float) -> Iterator[Ten
         yield Tensor(name="flattened gradients of one sub-group", bytes=tile * 2, most=(tile + more) * 2,
                      arithmetic=arithmetic.replace("4", "2", 1),
                      moments=("step",), hints=("flatten",), prior=0.3 * sure, category="gradients")  # fmt: skip
-    size, arithmetic = _partition(s, part, params, 2, s.ranks)
+    size, arithmetic = _partition(part, params, 2, s.ranks)
     yield Tensor(name="flat 16-bit partition of this rank (weights, or the gradient buffer)", bytes=size, arithmetic=arithmetic,
                  moments=(_INIT,), hints=("flatten",), prior=0.6 * sure, category="parameters")  # fmt: skip
 

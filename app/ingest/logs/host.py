@@ -98,6 +98,6 @@ def _largest_process(text: str) -> tuple[int | None, str]:
     for match in _HELD.finditer(text):
         if size := size_of(match, "x", binary=False):
             found.append((size.bytes, match["who"].strip()[-50:]))
-    if not found and (each := next((size for pattern in _PER_RANK if (size := search_size(pattern, text, binary=False))), None)):
+    if not found and (each := next(filter(None, (search_size(pattern, text, binary=False) for pattern in _PER_RANK)), None)):
         return each, EACH_RANK
     return max(found, default=(None, ""), key=lambda pair: pair[0] or 0)

@@ -8,33 +8,37 @@ from statistics import median
 from app.ingest.logs.facts import Pace
 
 _I = re.IGNORECASE
-_NUMBER = r"(?P<x>\d[\d,]{0,9}(?:\.\d{1,6})?)"
+_DIGITS = r"\d[\d,]{0,12}(?:\.\d{1,6})?"
+_NUMBER = rf"(?P<x>{_DIGITS})"
 _OTHER_BARS = re.compile(
     r"Loading checkpoint|Loading weights|Map\b|Tokeniz|Download|Fetching|Filter\b|Generating|Converting|Packing|shards", _I
 )
+_SECONDS, _A_STEP = r"(?:s|sec|secs|seconds?)", r"(?:step|iteration|iter|optimi[sz]er step)"
+_TIMED = r"(?:step|iteration|iter|batch)s?[ _]?(?:times?|duration|latency|takes?|took|needs?|_s)[^\n\d]{0,30}?"
+_MANY = r"(?:two|2|three|four|several|one|1|\d{1,4}) (?:nodes?|machines?|GPUs?)"
 _STEPS: tuple[tuple[re.Pattern[str], float], ...] = (
     (re.compile(_NUMBER + r" ?s/(?:it|iter|step|batch)\b", _I), 1.0),
-    (re.compile(_NUMBER + r" ?(?:s|sec|secs|seconds?) (?:per|a|an|/|each) ?(?:step|iteration|iter|optimi[sz]er step)\b", _I), 1.0),
-    (re.compile(_NUMBER + r" ?ms (?:per|a|an|/|each) ?(?:step|iteration|iter)\b", _I), 1e-3),
-    (re.compile(r"(?:step|iteration|iter|batch)[ _]?(?:time|duration|latency)?[^\n\d]{0,24}?\((?:ms|milliseconds)\)\s{0,3}[:=|]?\s{0,3}" + _NUMBER, _I), 1e-3),
-    (re.compile(r"(?:step|iteration|iter|batch)s?[ _]?(?:times?|duration|latency|takes?|took|needs?)[^\n\d]{0,30}?" + _NUMBER + r" ?ms\b",
-                _I), 1e-3),
-    (re.compile(r"(?:step|iteration|iter|batch)s?[ _]?(?:times?|duration|latency|takes?|took|needs?|_s)[^\n\d]{0,30}?" + _NUMBER + r" ?(?:s|sec|secs|seconds?)?\b", _I), 1.0),
-    (re.compile(_NUMBER + r" ?(?:s|sec|seconds?) (?:for|on|with|over) (?:two|2|three|four|several|one|1|\d{1,4}) (?:nodes?|machines?|GPUs?)", _I), 1.0),
+    (re.compile(rf"{_NUMBER} ?{_SECONDS} (?:per|a|an|/|each) ?{_A_STEP}\b", _I), 1.0),
+    (re.compile(rf"{_NUMBER} ?ms (?:per|a|an|/|each) ?{_A_STEP}\b", _I), 1e-3),
+    (re.compile(rf"{_A_STEP}[ _]?(?:time|duration|latency)?[^\n\d]{{0,24}}?\((?:ms|milliseconds)\)\s{{0,3}}[:=|]?\s{{0,3}}{_NUMBER}", _I),
+     1e-3),
+    (re.compile(rf"{_TIMED}{_NUMBER} ?ms\b", _I), 1e-3),
+    (re.compile(rf"{_TIMED}{_NUMBER} ?{_SECONDS}?\b", _I), 1.0),
+    (re.compile(rf"{_NUMBER} ?{_SECONDS} (?:for|on|with|over) {_MANY}", _I), 1.0),
 )  # fmt: skip
+_A_SECOND = r"(?:/|per)[ _]?s(?:ec(?:ond)?)?"
 _RATES = re.compile(
-    _NUMBER
-    + r" ?(?:it|iter|iters|steps?|batch(?:es)?)/s(?:ec)?\b|"
-    + r"(?:it|steps?|iterations?)[ _](?:/|per)[ _]?s(?:ec(?:ond)?)?[^\n\d]{0,10}(?P<y>\d[\d,]{0,9}(?:\.\d{1,6})?)",
+    rf"{_NUMBER} ?(?:it|iter|iters|steps?|batch(?:es)?)/s(?:ec)?\b|(?:it|steps?|iterations?)[ _]{_A_SECOND}[^\n\d]{{0,10}}(?P<y>{_DIGITS})",
     _I,
 )
+_DEVICE = r"[ _/]?(?:per[ _]|/|a )?(?:GPU|device|card)"
 _TOKENS = re.compile(
-    r"(?P<x>\d[\d,]{0,12}(?:\.\d{1,4})?)(?P<k>k)? ?(?:tok(?:ens?)?)[ _]?(?:/|per) ?s(?:ec(?:ond)?)?(?P<gpu>[ /]?(?:per |/|a )?(?:GPU|device|card))?|"
-    r"(?:tok(?:ens?)?[ _]?(?:/|per)[ _]?s(?:ec(?:ond)?)?|tgs|tps|WPS)(?P<gpu2>[ _/]?(?:per[ _]|/)?(?:GPU|device|card))?[^\n\d]{0,12}(?P<y>\d[\d,]{0,12}(?:\.\d{1,4})?)", _I,
+    rf"{_NUMBER}(?P<k>k)? ?tok(?:ens?)?[ _]?{_A_SECOND}(?P<gpu>{_DEVICE})?|"
+    rf"(?:tok(?:ens?)?[ _]?{_A_SECOND}|\btgs\b|\btps\b|\bWPS\b)(?P<gpu2>{_DEVICE})?[^\n\d]{{0,12}}(?P<y>{_DIGITS})", _I,
 )  # fmt: skip
 _SAMPLES = re.compile(
-    r"(?P<x>\d[\d,]{0,9}(?:\.\d{1,6})?) ?(?:samples?|sequences?|examples?)[ _]?(?:/|per) ?s(?:ec(?:ond)?)?|"
-    r"(?:train_)?samples?[ _]?(?:/|per)[ _]?s(?:ec(?:ond)?)?[^\n\d]{0,10}(?P<y>\d[\d,]{0,9}(?:\.\d{1,6})?)|SamplesPerSec[^\n\d]{0,6}(?P<z>\d[\d,]{0,9}(?:\.\d{1,6})?)", _I,
+    rf"{_NUMBER} ?(?:samples?|sequences?|examples?)[ _]?{_A_SECOND}|"
+    rf"(?:train_)?samples?[ _]?{_A_SECOND}[^\n\d]{{0,10}}(?P<y>{_DIGITS})|SamplesPerSec[^\n\d]{{0,6}}(?P<z>{_DIGITS})", _I,
 )  # fmt: skip
 
 

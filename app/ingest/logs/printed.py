@@ -9,7 +9,8 @@ _I = re.IGNORECASE
 _IS = r"[\"']?\s{0,4}[ .]{0,60}[:=.]{0,2}\s{0,4}"
 _NUMBER = r"(?P<x>\d[\d,]{0,14}(?:\.\d{1,12})?(?:e\+?\d{1,2})?)"
 _WHOLE: Mapping[str, re.Pattern[str]] = {
-    "micro_batch": re.compile(r"(?:train_micro_batch_size_per_gpu|per_device_train_batch_size|Instantaneous batch size per device)" + _IS + _NUMBER, _I),
+    "micro_batch": re.compile(
+        r"(?:train_micro_batch_size_per_gpu|per_device_train_batch_size|Instantaneous batch size per device)" + _IS + _NUMBER, _I),
     "grad_accum": re.compile(r"(?:gradient_accumulation_steps|Gradient Accumulation steps)" + _IS + _NUMBER, _I),
     "reduce_bucket": re.compile(r"\breduce_bucket_size" + _IS + _NUMBER, _I),
     "sub_group": re.compile(r"\bsub_group_size" + _IS + _NUMBER, _I),

@@ -56,7 +56,8 @@ def _backwards(key: str, symbols: str, facts: LogFacts, ranks: int | None) -> st
     if requested is None:
         return symbols
     if key not in _ADAM:
-        return f"{symbols} = {_shown(requested)}, which is {in_words(round(requested / 4))} fp32 or {in_words(round(requested / 2))} 16-bit elements"
+        fp32, half = in_words(round(requested / 4)), in_words(round(requested / 2))
+        return f"{symbols} = {_shown(requested)}, which is {fp32} fp32 or {half} 16-bit elements"
     elements = requested / 4
     text = f"{symbols} = {_shown(requested)}, so P / ranks = {_shown(requested)} / 4 = {in_words(elements)}"
     if ranks and ranks > 1:
@@ -160,11 +161,12 @@ def _offloads(facts: LogFacts, asked: PartialRequest) -> list[Remedy]:
                             why=f"12 bytes a parameter over the ranks leave the GPU; give the model to compute it.{there}"))  # fmt: skip
     if sharded:
         frees = 2 * DEFAULT_BUCKET
+        taken = f"A bucket of the default {in_words(DEFAULT_BUCKET)} elements takes {format_gib(frees)}"
         found.append(Remedy(label="overlap_comm false, smaller buckets",
                             settings={"zero_optimization.overlap_comm": False, "zero_optimization.reduce_bucket_size": 50_000_000},
                             frees_bytes=round(0.9 * frees), step_s_change=None,
                             enough=facts.gpu.short is not None and 0.9 * frees >= facts.gpu.short,
-                            why=f"A bucket of the default {in_words(DEFAULT_BUCKET)} elements takes {format_gib(frees)}; with overlap_comm stages 1 and 2 hold two."))  # fmt: skip
+                            why=f"{taken}; with overlap_comm stages 1 and 2 hold two."))  # fmt: skip
     return found
 
 

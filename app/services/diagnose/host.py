@@ -61,7 +61,7 @@ def _loading(ran: Ran) -> Iterator[Load]:
 
 
 def _states(ran: Ran) -> Iterator[Load]:
-    s, numbers = ran.candidate.settings, ran.resolved.question.setup.numbers
+    s = ran.candidate.settings
     if "none" == s.offload_optimizer == s.offload_parameters:
         return
     terms = {t.name: t for t in ran.candidate.host.terms}
@@ -216,6 +216,6 @@ def container_note(facts: LogFacts) -> str:
     """What to look at beside the arithmetic."""
     process = facts.host.process
     if process and facts.host.process_name not in ("", EACH_RANK) and facts.host.used and process > 0.5 * facts.host.used:
-        return (f"One process, {facts.host.process_name}, held {process / GIB:.0f} GiB: where it is no training rank (a driver, a data loader), "
-                "look at its data path first; offload would add to the host's memory.")  # fmt: skip
+        held = f"One process, {facts.host.process_name}, held {process / GIB:.0f} GiB"
+        return f"{held}: where it is no training rank (a driver, a data loader), look at its data path first; offload would add to it."
     return "The limit is that of the container or job, and of /dev/shm, where they are lower than the machine's memory."

@@ -9,16 +9,16 @@ from app.services.diagnose.asked import PartialRequest
 
 _GIVE = {
     "model": "request.model: the catalogue key or config.json, without which no tensor's size follows.",
-    "cluster": "request.cluster: the GPUs, how many in a node and how many nodes (nvidia-smi -L; the number of ranks is in the launcher's line).",
+    "cluster": "request.cluster: the GPUs, how many in a node and how many nodes (nvidia-smi -L; the launcher's line).",
     "strategy": "request.constraints.strategy: which ZeRO stage, FSDP or DDP ran (zero_optimization.stage of ds_config.json).",
     "micro_batch": "request.training.micro_batch: sequences per GPU and forward (per_device_train_batch_size).",
-    "seq_len": "request.training.seq_len: tokens of the longest sequence (max_seq_length, cutoff_len; print(input_ids.shape) says what it really is).",
-    "activation_checkpointing": "request.training.activation_checkpointing: whether gradient checkpointing was on (gradient_checkpointing).",
+    "seq_len": "request.training.seq_len: tokens of the longest sequence (cutoff_len, max_seq_length; print(input_ids.shape)).",
+    "activation_checkpointing": "request.training.activation_checkpointing: full where gradient_checkpointing was on, else none.",
 }  # fmt: skip
 NO_LOG = (
     "The end of the log, from the first Traceback on: python train.py 2>&1 | tee run.log; tail -n 100 run.log",
-    "For a GPU: print(torch.cuda.memory_summary()) after the error, or see_memory_usage('after step', force=True) of deepspeed.runtime.utils.",
-    "For a process that just ends: its exit code, and dmesg -T | grep -iE 'killed process|oom' on the node (kubectl describe pod for a container).",
+    "For a GPU: print(torch.cuda.memory_summary()) after the error, or deepspeed.runtime.utils.see_memory_usage('', force=True).",
+    "For a process that just ends: its exit code, and on the node dmesg -T | grep -iE 'killed process|oom' (kubectl describe pod).",
     "For slowness: the seconds of a step (wall_clock_breakdown true in ds_config.json, or the bar of the trainer).",
 )
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from app.domain.diagnose.matching import Match
 from app.domain.units import format_gib
 from app.services.diagnose import bare, gpu, missing
@@ -24,21 +26,21 @@ def out_of_memory(case: Case) -> Diagnosis:
     tensor = (
         gpu.named(found) or bare.tensor_of_size(case.facts) or gpu.by_stack(case.facts, ran) or bare.tensor_of_stack(case.facts, case.ranks)
     )
-    moment = case.facts.phase or (found[0].moment if tensor and found else None)
+    moment: Any = case.facts.phase or (found[0].moment if tensor and found else None)
     if not case.complete:
         return _alone(case, tensor, found)
     need = gpu.need_of(case.facts.gpu, ran)
     remedies, useless = gpu.judged(tried(ran, case.judge, memory_variants(ran)), ran, need)
     return Diagnosis(
-        cause=_cause(case, ran, tensor, need, moment),
+        cause=_cause(case, tensor, need, moment),
         device="gpu",
-        moment=moment or gpu.moment_of(ran.candidate.gpu.peak_moment),  # type: ignore[arg-type]
+        moment=moment or gpu.moment_of(ran.candidate.gpu.peak_moment),
         tensor=tensor or _not_named(case),
         confidence_frac=tensor.confidence_frac if tensor else 0.0,
-        remedies=tuple([*_segments(case), *remedies]),
+        remedies=(*_segments(case), *remedies),
         would_not_help=tuple(useless[:_MOST_USELESS]),
-        missing=tuple([*missing.about_gpu(case.facts), *missing.about_request(case.asked, ran.knows, _WANTED)]),
-        notes=tuple([*([_NOT_IN_EFFECT] if not_in_effect else []), *_notes(case, ran, need)]),
+        missing=(*missing.about_gpu(case.facts), *missing.about_request(case.asked, ran.knows, _WANTED)),
+        notes=(*([_NOT_IN_EFFECT] if not_in_effect else []), *_notes(case, ran, need)),
         others=tuple(gpu.tensor_of(other) for other in found[1 : 1 + _MOST_OTHERS]),
         expected=expected_of(ran),
     )
@@ -66,12 +68,13 @@ def _alone(case: Case, tensor: NamedTensor | None = None, found: tuple[Match, ..
     given = known | {name for name in ("micro_batch", "activation_checkpointing") if getattr(case.asked.training, name) is not None}
     given |= ({"strategy"} if case.asked.constraints.strategy else set()) | ({"seq_len"} if case.asked.knows_length else set())
     idle = gpu.fragmentation(facts.gpu)
+    moment: Any = facts.phase or (found[0].moment if found else None)
     return Diagnosis(
-        cause=bare.cause_of(facts, tensor), device="gpu", moment=facts.phase or (found[0].moment if found else None),
-        # type: ignore[arg-type]
+        cause=bare.cause_of(facts, tensor), device="gpu", moment=moment,
+
         tensor=tensor or _not_named(case), confidence_frac=tensor.confidence_frac if tensor else 0.0,
-        remedies=tuple([*([idle] if idle else []), *bare.remedies_of(facts, case.asked)]),
-        missing=tuple([*missing.about_gpu(facts), *missing.about_request(case.asked, frozenset(given), _WANTED)]),
+        remedies=(*([idle] if idle else []), *bare.remedies_of(facts, case.asked)),
+        missing=(*missing.about_gpu(facts), *missing.about_request(case.asked, frozenset(given), _WANTED)),
         notes=tuple(gpu.shortage_notes(facts.gpu)), others=tuple(gpu.tensor_of(other) for other in found[1 : 1 + _MOST_OTHERS]),
     )  # fmt: skip
 
@@ -88,7 +91,7 @@ def _segments(case: Case) -> list[Remedy]:
     return [idle] if idle else []
 
 
-def _cause(case: Case, ran: Ran, tensor: NamedTensor | None, need: gpu.Need, moment: str | None) -> str:
+def _cause(case: Case, tensor: NamedTensor | None, need: gpu.Need, moment: str | None) -> str:
     sentence = bare.cause_of(case.facts, tensor).rstrip(".")
     if case.facts.phase is None and moment:
         sentence = sentence.replace("The GPU ran out of memory", f"The GPU ran out of memory {bare.when(moment)}", 1)
@@ -107,7 +110,7 @@ def _notes(case: Case, ran: Ran, need: gpu.Need) -> list[str]:
     predicted = ran.candidate.gpu
     if need.by_log and need.needed > 1.15 * predicted.needed_bytes:
         notes.append(
-            f"The plan of the request as given needs {format_gib(predicted.needed_bytes)} only: something that it does not say takes the rest "
+            f"The plan of the request as given needs {format_gib(predicted.needed_bytes)} only: something it does not say takes the rest "
             "(longer sequences, a larger micro-batch, no checkpointing, another process, weights loaded in fp32)."
         )
     largest = sorted(predicted.terms, key=lambda term: -term.value)[:2]
@@ -124,7 +127,7 @@ def peak(case: Case) -> Diagnosis:
         return Diagnosis(
             cause=f"The GPU held {format_gib(measured)} at its peak; which tensors that is follows from the model and the devices.",
             device="gpu", moment=facts.phase, tensor=None, confidence_frac=0.0, notes=tuple(gpu.shortage_notes(facts.gpu)),
-            # type: ignore[arg-type]
+
             remedies=tuple(_segments(case)),
             missing=tuple(missing.about_request(case.asked, case.ran.knows if case.ran else frozenset(), _WANTED)),
         )  # fmt: skip
@@ -138,11 +141,11 @@ def peak(case: Case) -> Diagnosis:
     low, high = predicted.interval_90_bytes
     surely = 0.8 if low <= measured <= high else 0.4
     return Diagnosis(
-        cause=f"The peak of {format_gib(measured)} {facts.gpu.peak_counter} is {more} ({format_gib(there)}); the largest part is {largest.name}.",
+        cause=f"The peak of {format_gib(measured)} {facts.gpu.peak_counter} is {more}, {format_gib(there)}; most of it is {largest.name}.",
         device="gpu", moment=gpu.moment_of(predicted.peak_moment),
         tensor=NamedTensor(name=largest.name, bytes=int(largest.value), arithmetic=largest.formula, category=largest.category,
                            confidence_frac=surely),
-        confidence_frac=surely, remedies=tuple([*_segments(case), *remedies]), would_not_help=tuple(useless[:_MOST_USELESS]),
-        missing=tuple(missing.about_request(case.asked, ran.knows, _WANTED)), notes=tuple([*gpu.shortage_notes(facts.gpu), *ran.assumed]),
+        confidence_frac=surely, remedies=(*_segments(case), *remedies), would_not_help=tuple(useless[:_MOST_USELESS]),
+        missing=tuple(missing.about_request(case.asked, ran.knows, _WANTED)), notes=(*gpu.shortage_notes(facts.gpu), *ran.assumed),
         expected=expected_of(ran),
     )  # fmt: skip

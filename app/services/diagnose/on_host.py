@@ -40,16 +40,14 @@ def killed(case: Case) -> Diagnosis:
             arithmetic=load.tensor.arithmetic,
             category=load.tensor.category,
             confidence_frac=surely,
-        ),  # fmt: skip
+        ),
         confidence_frac=surely,
         remedies=tuple(remedies),
         would_not_help=tuple(dict.fromkeys(useless))[:_MOST_USELESS],
-        missing=tuple(
-            [
-                *missing.about_host(facts, capacity_known=capacity is not None),
-                *missing.about_request(case.asked, ran.knows, _WANTED),
-            ]
-        ),  # fmt: skip
+        missing=(
+            *missing.about_host(facts, capacity_known=capacity is not None),
+            *missing.about_request(case.asked, ran.knows, _WANTED),
+        ),
         notes=(host.container_note(facts), *_pins(case), *ran.assumed),
         others=tuple(other.tensor for other in host.loads_of(ran) if other.key != load.key)[:4],
         expected=expected_of(ran),
@@ -81,16 +79,13 @@ def _alone(case: Case) -> Diagnosis:
     remedies = (Remedy(label="look at the data path of that process", settings={}, frees_bytes=None, step_s_change=None, enough=False,
                        why="One process that is no training rank holds most of it: data loader, rollout or driver."),
                        ) if one else ()  # fmt: skip
+    held = f", most of it by {numbers.process_name or 'one process'}" if one else ""
     known = {name for name in ("model", "cluster") if getattr(case.asked, name) is not None}
     return Diagnosis(
-        cause=f"A process ended for want of host memory{used}{_held(case) if one else ''}; what filled it follows from the model and the devices.",
+        cause=f"A process ended for want of host memory{used}{held}; what filled it follows from the model and the devices.",
         device="host", moment=facts.phase, tensor=tensor, confidence_frac=0.5 if tensor else 0.3, remedies=remedies,
-        would_not_help=useless,  # type: ignore[arg-type]
-        missing=tuple([*missing.about_host(facts, capacity_known=numbers.capacity is not None),
-                       *missing.about_request(case.asked, frozenset(known), _WANTED)]),
+        would_not_help=useless,
+        missing=(*missing.about_host(facts, capacity_known=numbers.capacity is not None),
+                       *missing.about_request(case.asked, frozenset(known), _WANTED)),
         notes=(host.container_note(facts), *_pins(case)),
     )  # fmt: skip
-
-
-def _held(case: Case) -> str:
-    return f", most of it by {case.facts.host.process_name or 'one process'}"

@@ -11,7 +11,8 @@ def batch_mismatch(case: Case) -> Diagnosis:
     """DeepSpeed's check of the three batch sizes."""
     batch, micro, accum, world = case.facts.batch or (0, 0, 0, 0)
     product, ranks = micro * accum * world, case.ranks
-    cause = f"DeepSpeed counts {world} rank{'s' if world != 1 else ''}: train_batch_size {batch} is not {micro} × {accum} × {world} = {product}."
+    counted = f"{world} rank{'s' if world != 1 else ''}"
+    cause = f"DeepSpeed counts {counted}: train_batch_size {batch} is not {micro} × {accum} × {world} = {product}."
     remedies = [Remedy(label="leave train_batch_size out, DeepSpeed works it out", settings={"train_batch_size": None}, frees_bytes=None,
                        step_s_change=None, enough=True, why=f"It is then {product} on {world} ranks.")]  # fmt: skip
     fits = batch // max(1, micro * accum)
@@ -32,18 +33,18 @@ def batch_mismatch(case: Case) -> Diagnosis:
 def collective_timeout(case: Case) -> Diagnosis:
     """A collective that one rank waited for in vain."""
     return Diagnosis(
-        cause="A collective waited until it timed out: another rank died, hung or took another path, and this rank's message is the consequence.",
-        device="none", moment=case.facts.phase or "reduction", tensor=None, confidence_frac=0.5,  # type: ignore[arg-type]
+        cause="A collective waited until it timed out: another rank died, hung or took another path before.",
+        device="none", moment=case.facts.phase or "reduction", tensor=None, confidence_frac=0.5,
         remedies=(
             Remedy(label="a longer timeout", settings={"ddp_timeout": 7200}, frees_bytes=None, step_s_change=None, enough=False,
                    why="Helps only where one rank really works for that long (tokenising, saving, loading from a slow disk)."),
         ),
         would_not_help=("More memory or fewer tokens, unless another rank's log has an out-of-memory error.",),
         missing=(
-            "The first error over all ranks, which names the rank that failed: grep -n -m1 -E 'Error|Killed' rank*.log (torchrun --redirects 3 --log-dir logs).",
+            "The first error over all ranks: grep -n -m1 -E 'Error|Killed' logs/*/*/*/stderr.log, after torchrun --redirects 3.",
             "Which collective every rank was in: TORCH_NCCL_TRACE_BUFFER_SIZE=2000 TORCH_NCCL_DUMP_ON_TIMEOUT=1.",
         ),
-        notes=("With experts under ZeRO-3, ranks that route to different experts gather different weights: declare the block a leaf module.",),
+        notes=("With experts under ZeRO-3, ranks that route differently gather different weights: declare the block a leaf module.",),
     )  # fmt: skip
 
 
@@ -58,7 +59,7 @@ def disk_full(case: Case) -> Diagnosis:
                        enough=True,
                        why="Adam takes 4, with reads or writes pipelined 8, with both 12."),) if swap else ()  # fmt: skip
     return Diagnosis(cause=cause, device="nvme", moment=case.facts.phase, tensor=None, confidence_frac=0.7, remedies=remedies,
-                     # type: ignore[arg-type]
+
                      missing=("Which file system is full: df -h nvme_path the checkpoint's folder /dev/shm.",))  # fmt: skip
 
 
@@ -66,5 +67,5 @@ def nothing(case: Case) -> Diagnosis:
     """A text that says nothing useful: what is missing, and the command that gives it."""
     return Diagnosis(
         cause="The text names no allocation that failed, no process that was killed and no time of a step.", device="none",
-        moment=case.facts.phase, tensor=None, confidence_frac=0.0, missing=missing.NO_LOG,  # type: ignore[arg-type]
+        moment=case.facts.phase, tensor=None, confidence_frac=0.0, missing=missing.NO_LOG,
     )  # fmt: skip

@@ -121,13 +121,13 @@ def on_real_network(ran: Ran, judge: Judge, reported: float) -> tuple[Ran, str]:
         return ran, ""
     expected = format_number(ran.candidate.time.step_s)
     note = (
-        f"With the network such machines usually have ({format_number(assumed)} Gbit/s a node) a step takes {expected} s; the time that was "
-        f"reported speaks of {format_number(rate)} Gbit/s, and what follows is computed with that. Look for NET/Socket instead of NET/IB in "
-        "NCCL_DEBUG=INFO, and for the interface in NCCL_SOCKET_IFNAME."
+        f"With the network such machines usually have ({format_number(assumed)} Gbit/s a node) a step takes {expected} s. The time "
+        f"reported speaks of {format_number(rate)} Gbit/s, and what follows is computed with that. {_LOOK}"
     )
     return slower, note
 
 
+_LOOK = "Look for NET/Socket instead of NET/IB in NCCL_DEBUG=INFO, and for the interface in NCCL_SOCKET_IFNAME."
 _SLOWEST_GBIT, _HALVINGS, _CLOSE = 0.1, 8, 0.15
 
 
@@ -151,7 +151,8 @@ def cause_of(binds: Part, expected: float, reported: float | None, *, explained:
         return f"A step of this setup takes {format_number(expected)} s: {share}."
     ratio = reported / expected
     if ratio > _MUCH:
-        return f"The step took {format_number(reported)} s where {format_number(expected)} s are expected, {format_number(ratio)} times as long; {share}."
+        there = f"where {format_number(expected)} s are expected, {format_number(ratio)} times as long"
+        return f"The step took {format_number(reported)} s {there}; {share}."
     return f"The step took {format_number(reported)} s and {format_number(expected)} s are expected: {share}."
 
 
@@ -168,10 +169,7 @@ def notes_of(binds: Part, ran: Ran, reported: float | None) -> list[str]:
         rest = max(1e-9, reported - (expected - exposed))
         rate = node.inter_node.bytes_per_s * exposed / rest if exposed > 0 else 0.0
         if rate > 0:
-            notes.append(
-                f"If the network is to blame it gave {format_number(rate * 8 / 1e9)} Gbit/s a node: look for NET/Socket instead of NET/IB in "
-                "NCCL_DEBUG=INFO, and for the interface in NCCL_SOCKET_IFNAME."
-            )
+            notes.append(f"If the network is to blame it gave {format_number(rate * 8 / 1e9)} Gbit/s a node. {_LOOK}")
     elif reported > _AS_EXPECTED * expected:
         notes.append("Nothing in this setup explains the rest: look at the data loader, at logging and at evaluation inside the step.")
     if binds.name != "computing" and s.nodes > 1:

@@ -34,13 +34,11 @@ def slow_step(case: Case) -> Diagnosis:
         confidence_frac=0.8 if off < 0.5 else 0.5,
         remedies=tuple(remedies),
         would_not_help=tuple(useless[:_MOST_USELESS]),
-        missing=tuple(
-            [
-                *missing.about_speed(ran.knows, nodes=ran.candidate.settings.nodes, network_known=network_known),
-                *missing.about_request(case.asked, ran.knows, _WANTED),
-            ]
-        ),  # fmt: skip
-        notes=tuple([*([note] if note else slow.notes_of(binds, ran, reported)), *ran.assumed]),
+        missing=(
+            *missing.about_speed(ran.knows, nodes=ran.candidate.settings.nodes, network_known=network_known),
+            *missing.about_request(case.asked, ran.knows, _WANTED),
+        ),
+        notes=(*([note] if note else slow.notes_of(binds, ran, reported)), *ran.assumed),
         expected=expected_of(ran),
         slowness=slow.slowness_of(parts, binds, expected, reported),
     )
