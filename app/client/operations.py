@@ -8,10 +8,12 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from app.services.audit_request import AuditRequest
+from app.services.diagnose import DiagnoseIn
 from app.services.measured import MeasurementIn
 from app.services.request import PlanRequest
 from app.services.sweeps.reading import SweepIn
 from app.web.comparing import CompareOut, ReplanOut
+from app.web.diagnosing import DiagnosisOut
 from app.web.measured_schemas import MeasurementListOut, MeasurementOut
 from app.web.schemas import AuditOut, CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest, SweepOut
 
@@ -75,5 +77,6 @@ GET_SWEEP = Answered(method="GET", path="/sweeps/{sweep_id}", answer=SweepOut)
 SWEEP_RESULTS = Operation(method="GET", path="/sweeps/{sweep_id}/results", query=("format",), streamed=True)
 CANCEL_SWEEP = Answered(method="POST", path="/sweeps/{sweep_id}/cancel", headers=("Edit-Token",), answer=SweepOut)
 DELETE_SWEEP = Operation(method="DELETE", path="/sweeps/{sweep_id}", headers=("Edit-Token",), repeatable=False)
+DIAGNOSE = Answered(method="POST", path="/diagnose", body=DiagnoseIn, answer=DiagnosisOut)
 CATALOG = Answered(method="GET", path="/catalog/{kind}", query=("q", "sort", "order"), answer=CatalogOut)
 READY = Operation(method="GET", path="/readyz", patient=False)

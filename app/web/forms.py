@@ -66,7 +66,7 @@ class Form:
     def refused(self, error: ShardplanError) -> Form:
         """The same form with the complaints of an answer that could not be given."""
         complaints = error.errors or (FieldError((), error.detail),)
-        return replace(self, errors=tuple(_at_field(e, self.values) for e in complaints), request=None)
+        return replace(self, errors=tuple(at_field(e, self.values) for e in complaints), request=None)
 
     def complaint(self) -> InvalidRequestError:
         """What is wrong, at the paths of the request."""
@@ -114,7 +114,7 @@ def _besides(found: Iterable[FieldError], known: set[str], values: Mapping[str, 
     """Complaints about the request but those that only follow from a field that could not be read."""
     unread = [all_fields()[name].path for name in known if name]
     places = [(e, at_its_row(e.loc, values)) for e in found]
-    errors = [_at_field(e, values) for e, loc in places if not loc or not any(path[: len(loc)] == loc for path in unread)]
+    errors = [at_field(e, values) for e, loc in places if not loc or not any(path[: len(loc)] == loc for path in unread)]
     return [error for error in errors if not error.field or error.field not in known]
 
 
@@ -389,7 +389,8 @@ def _assign(document: Any, path: str, value: Any) -> None:
     document[parts[-1]] = value
 
 
-def _at_field(error: FieldError, values: Mapping[str, str]) -> FormError:
+def at_field(error: FieldError, values: Mapping[str, str]) -> FormError:
+    """The complaint at the form field it belongs to, in the field's words."""
     name = field_at(loc := at_its_row(error.loc, values))
     dotted = ".".join(str(part) for part in error.loc)
     label = all_fields()[name].label if name else ""

@@ -13,7 +13,18 @@ from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
 from app.services.saved_plans import key_of_client, new_plan_id
-from app.web import catalog_pages, chart_pages, delete_page, diff_page, docs_page, preview, report_page, saved_pages, what_if_page
+from app.web import (
+    catalog_pages,
+    chart_pages,
+    delete_page,
+    diagnose_pages,
+    diff_page,
+    docs_page,
+    preview,
+    report_page,
+    saved_pages,
+    what_if_page,
+)
 from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.form_view import form_view, typed_notes
@@ -30,6 +41,8 @@ from app.web.views import answer_view
 router = APIRouter()
 router.include_router(preview.router)
 router.include_router(diff_page.router)
+router.include_router(diagnose_pages.forms)  # before the JSON of the same address, which takes whatever is no form
+router.include_router(diagnose_pages.router)
 router.include_router(report_page.router)
 router.include_router(delete_page.router)
 router.include_router(saved_pages.router)
