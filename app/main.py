@@ -36,7 +36,20 @@ from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
-from app.web import api, compare_pages, health, measurement_pages, measurements, middleware, openapi, pages, problems, sign_in, sweeps
+from app.web import (
+    api,
+    audit_pages,
+    compare_pages,
+    health,
+    measurement_pages,
+    measurements,
+    middleware,
+    openapi,
+    pages,
+    problems,
+    sign_in,
+    sweeps,
+)
 from app.web.assets import VendoredFiles
 from app.web.schemas import EXAMPLE_REQUEST
 
@@ -96,6 +109,7 @@ def _add_routes(app: FastAPI, settings: AppSettings) -> None:
     app.include_router(measurement_pages.router)
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(audit_pages.router)
     app.include_router(sweeps.router)
     app.include_router(health.router)
     if settings.require_keys:

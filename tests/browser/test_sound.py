@@ -37,6 +37,7 @@ PAGES: dict[str, str] = {
     "delete": "/plans/{id}/delete",
     "runs": "/plans/{id}/measurements",
     "compare": "/plans/compare?ids={id},{other}",
+    "audit": "/audit",
     "method": "/method",
     "catalog": "/catalog",
     "gpus": "/catalog/gpus",
