@@ -19,8 +19,8 @@ from app.store.session import Database
 RUNS_READ = 2_000
 """The newest measurements, which calibrate and are shown."""
 _LOOK_S, _START_S, _CLOSE_S = 15.0, 1.0, 5.0
-_TOTALS = {"allocated": "peak_allocated_bytes", "reserved": "peak_reserved_bytes", "expandable": "peak_reserved_expandable_bytes",
-           "device": "device_bytes", "needed": "needed_bytes"}  # fmt: skip
+_TOTALS = {"allocated": "peak_allocated_bytes", "reserved": "peak_reserved_bytes",
+           "reserved_expandable": "peak_reserved_expandable_bytes", "device": "device_bytes", "needed": "needed_bytes"}  # fmt: skip
 
 log = logging.getLogger(__name__)
 
@@ -159,9 +159,17 @@ def used_for(run: StoredMeasurement) -> list[str]:
 
 
 def counted_as(run: StoredMeasurement) -> str:
-    """Which predicted total a run's peak is to be compared with."""
-    expandable = run.counter == "reserved" and run.details.get("expandable_segments")
-    return "expandable" if expandable else str(run.counter)
+    """Which predicted total a run's peak is to be compared with.
+
+    What torch reserves depends on whether its segments grow in place. Where a run does not say, the nearer of the two totals: the one
+    that corrects less.
+    """
+    plain, grown = str(run.counter), f"{run.counter}_expandable"
+    parts, said = parts_of(run.predicted, "memory"), run.details.get("expandable_segments")
+    if grown not in parts or said is False or run.peak_bytes is None:
+        return plain
+    measured = run.peak_bytes
+    return grown if said or abs(parts[grown].total - measured) < abs(parts[plain].total - measured) else plain
 
 
 def step_of(run: StoredMeasurement) -> float | None:
@@ -189,7 +197,7 @@ def calibration(document: Document, said: Corrections) -> dict[str, Any]:
 
 
 def _memory(parts: Mapping[str, Part], said: Correction) -> dict[str, Any]:
-    totals = {_TOTALS[name]: round(part.corrected(said.factor)) for name, part in parts.items()}
+    totals = {key: round(parts[name].corrected(said.factor)) for name, key in _TOTALS.items() if name in parts}
     change = round((said.factor - 1) * parts["device"].fitted)
     return {"factor": said.factor, "runs": said.runs, "bytes": change, "fitted_bytes": round(parts["device"].fitted)} | totals
 

@@ -86,7 +86,8 @@ def _memory(gpu: Document) -> dict[str, Part]:
         "device": Part(fixed + fixed_overhead, fitted + fitted_overhead),
     }
     if (total := gpu.get("peak_reserved_expandable_bytes")) is not None:
-        parts["expandable"] = _rest_fitted(total, fixed + fixed_overhead)
+        parts["reserved_expandable"] = grown = _rest_fitted(total, fixed + fixed_overhead)
+        parts["device_expandable"] = Part(grown.fixed, grown.fitted + outside)
     if (total := gpu.get("needed_bytes")) is not None:
         parts["needed"] = _rest_fitted(total, fixed)
     return parts

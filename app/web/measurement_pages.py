@@ -59,7 +59,9 @@ def read_measurement(typed: Mapping[str, str]) -> MeasurementIn:
     """What a form says, with units as people write them; raises ``InvalidRequestError`` that names the field."""
     document: dict[str, Any] = {"oom": typed.get("oom") == "yes"}
     if typed.get("peak"):
-        document |= {"peak_bytes": _bytes(typed["peak"]), "counter": typed.get("counter") or None}
+        counter, expandable, _ = typed.get("counter", "").partition("_expandable")
+        document |= {"peak_bytes": _bytes(typed["peak"]), "counter": counter or None}
+        document["expandable_segments"] = bool(expandable) if counter == "reserved" else None
     if typed.get("step"):
         document["step_s"] = _number("step_s", typed["step"].removesuffix("s"))
     try:

@@ -16,7 +16,7 @@ from app.web.charts import seconds
 Document = Mapping[str, Any]
 LOCAL_SHOWN = 100
 """Local runs that the accuracy page lists."""
-_WORDS = {"allocated": "allocated", "reserved": "reserved", "expandable": "reserved, expandable segments", "device": "device"}
+_GROWN = ", expandable segments"
 
 
 def measurement_document(run: StoredMeasurement) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def _row(run: StoredMeasurement) -> dict[str, Any]:
     peak, step, measured_step = _predicted_peak(run), _predicted_step(run), step_of(run)
     return {
         "oom": run.oom,
-        "counter": _WORDS.get(counted_as(run), "") if run.peak_bytes is not None else "",
+        "counter": counted_as(run).replace("_expandable", _GROWN) if run.peak_bytes is not None else "",
         "peak": format_gib(run.peak_bytes) if run.peak_bytes is not None else "",
         "peak_predicted": format_gib(peak) if peak is not None else "",
         "peak_error": _percent(error_frac(peak, None if run.oom else run.peak_bytes)),

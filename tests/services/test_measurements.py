@@ -13,7 +13,7 @@ from app import ENGINE_VERSION
 from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError
 from app.services import measurements
 from app.services.calibrate import Calibrator
-from app.services.measured import MeasurementIn
+from app.services.measured import Counter, MeasurementIn
 from app.services.measurements import Measurements
 from app.services.plan import planned
 from app.services.predicted import parts_of, prediction_of, situation_of
@@ -35,8 +35,8 @@ RESERVED = PLAN["recommended"]["memory"]["gpu"]["peak_reserved_bytes"]
 STEP = PLAN["recommended"]["time"]["step_s"]
 
 
-def peak(times: float, counter: str = "reserved") -> MeasurementIn:
-    return MeasurementIn.model_validate({"peak_bytes": round(RESERVED * times), "counter": counter})
+def peak(times: float, counter: Counter = "reserved") -> MeasurementIn:
+    return MeasurementIn(peak_bytes=round(RESERVED * times), counter=counter, expandable_segments=False)
 
 
 @pytest.fixture
@@ -127,12 +127,30 @@ def test_parts_add_up_to_the_totals(strategy: str) -> None:
     gpu, prediction = document["recommended"]["memory"]["gpu"], prediction_of(document)
     parts = parts_of(prediction, "memory")
     for counter, key in (("allocated", "peak_allocated_bytes"), ("reserved", "peak_reserved_bytes"), ("device", "device_bytes"),
-                         ("expandable", "peak_reserved_expandable_bytes"), ("needed", "needed_bytes")):  # fmt: skip
+                         ("reserved_expandable", "peak_reserved_expandable_bytes"), ("needed", "needed_bytes")):  # fmt: skip
         assert parts[counter].total == pytest.approx(gpu[key], abs=10), counter
         assert parts[counter].fixed >= 0
         assert parts[counter].fitted >= -10
     assert parts_of(prediction, "time")["step"].total == pytest.approx(document["recommended"]["time"]["step_s"])
     assert prediction["device_memory_bytes"] == pytest.approx(gpu["capacity_bytes"] / 0.95, rel=1e-9)
+
+
+@pytest.mark.parametrize("counter", ["reserved", "device"])
+def test_segments_that_grow_have_a_total_of_their_own(
+    kept: Measurements, calibrator: Calibrator, save: Callable[..., SavedPlan], counter: Counter
+) -> None:
+    """As launch.sh sets them; a run that does not say is compared with the nearer total."""
+    plan, gpu = save(), PLAN["recommended"]["memory"]["gpu"]
+    grown = gpu["peak_reserved_expandable_bytes"]
+    total = grown if counter == "reserved" else grown + gpu["device_bytes"] - gpu["peak_reserved_bytes"]
+    for said in (True, None):
+        kept.add(plan.id, MeasurementIn(peak_bytes=total, counter=counter, expandable_segments=said))
+    assert calibrator.of(PLAN)["memory"]["factor"] == 1.0
+    assert calibrator.of(PLAN)["memory"]["runs"] == 2
+    told = MeasurementIn(peak_bytes=total, counter=counter, expandable_segments=False)
+    for _ in range(3):
+        kept.add(plan.id, told)
+    assert calibrator.of(PLAN)["memory"]["factor"] < 1.0
 
 
 def test_time_is_corrected_by_steps_and_by_tokens(kept: Measurements, calibrator: Calibrator, save: Callable[..., SavedPlan]) -> None:

@@ -28,7 +28,8 @@ def runs_path(plan: dict[str, Any]) -> str:
 
 
 def peak_of(plan: dict[str, Any], times: float) -> dict[str, Any]:
-    return {"peak_bytes": round(plan["recommended"]["memory"]["gpu"]["peak_reserved_bytes"] * times), "counter": "reserved"}
+    return {"peak_bytes": round(plan["recommended"]["memory"]["gpu"]["peak_reserved_bytes"] * times), "counter": "reserved",
+            "expandable_segments": False}  # fmt: skip
 
 
 def calibration(client: TestClient, query: str = "") -> dict[str, Any]:
@@ -103,6 +104,8 @@ def test_the_form_keeps_a_run_with_units_as_people_write_them(client: TestClient
         assert "66.4 GiB" in shown
         assert "9.21 s" in shown
     assert "With the fitted terms calibrated by 1 run here:" in client.get("/", headers=HTML).text
+    client.post(f"/plans/{plan['id']}/measure", data={"oom": "yes", "peak": "", "counter": "reserved", "step": ""}, headers=HTML)
+    assert client.get(runs_path(plan)).json()["items"][0]["oom"] is True
 
 
 @pytest.mark.parametrize(
