@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.web.diagnosing import EXAMPLES
 from app.web.schemas import EXAMPLE_REQUEST
 from tests.contract.answers import departures
 
@@ -49,6 +50,18 @@ def test_every_problem_is_documented_as_one(document: dict[str, Any]) -> None:
                 if status >= "400":
                     assert set(response["content"]) == {"application/problem+json", "text/html"}
     assert "HTTPValidationError" not in document["components"]["schemas"]
+
+
+def ask_diagnose(ask: Callable[..., None]) -> None:
+    """A log with its request, one that says nothing, and bodies that are none."""
+    for example in EXAMPLES.values():
+        ask(200, "/diagnose", "POST", json=example["value"])
+    ask(200, "/diagnose", "POST", json={"text": "nothing at all"}, headers=HTML)
+    ask(400, "/diagnose", "POST", content=b"{", headers=JSON)
+    ask(413, "/diagnose", "POST", content=BIG, headers=JSON)
+    ask(415, "/diagnose", "POST", content=b"x")
+    ask(422, "/diagnose", "POST", json={})
+    ask(422, "/diagnose", "POST", json={"text": "x" * 200_001}, headers=HTML)
 
 
 def ask_sweeps(ask: Callable[..., None], client: TestClient) -> None:
@@ -162,6 +175,7 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(422, "/plans/compare", "GET", path=f"/plans/compare?ids={plan}", headers=accept)
         ask(200, "/plans/{plan_id}/replan", "POST", path=f"/plans/{plan}/replan", headers=accept)
         ask(404, "/plans/{plan_id}/replan", "POST", path="/plans/none/replan", headers=accept)
+    ask_diagnose(ask)
     ask_sweeps(ask, client)
     ask(400, "/audit", "POST", content=b"{", headers=JSON)
     ask(413, "/audit", "POST", content=BIG, headers=JSON)

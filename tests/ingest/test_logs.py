@@ -25,12 +25,12 @@ MESSAGES: list[tuple[str, dict[str, float]]] = [
     ("RuntimeError: CUDA out of memory. Tried to allocate 12.94 GiB (GPU 1; 79.35 GiB total capacity; 77.65 GiB already allocated; "
      "316.12 MiB free; 78.10 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb",
      {"requested": 12.94, "capacity": 79.35, "allocated": 77.65, "free": 316.12 / 1024, "reserved": 78.10}),
-    ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacty of 23.69 GiB of which 12.94 MiB "
-     "is free. Including non-PyTorch memory, this process has 23.66 GiB memory in use. Of the allocated memory 22.50 GiB is allocated by "
+    ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacty of 23.69 GiB of which "
+     "12.94 MiB is free. Including non-PyTorch memory, this process has 23.66 GiB memory in use. Of the allocated memory 22.50 GiB is allocated by "
      "PyTorch, and 870.20 MiB is reserved by PyTorch but unallocated.",
      {"requested": 20 / 1024, "capacity": 23.69, "free": 12.94 / 1024, "allocated": 22.50, "unallocated": 870.2 / 1024}),
-    ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 3.00 GiB. GPU 2 has a total capacity of 191.98 GiB of which 2.10 GiB is free. "
-     "Of the allocated memory 180.00 GiB is allocated by PyTorch, and 5.00 GiB is reserved by PyTorch but unallocated.",
+    ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 3.00 GiB. GPU 2 has a total capacity of 191.98 GiB of which "
+     "2.10 GiB is free. Of the allocated memory 180.00 GiB is allocated by PyTorch, and 5.00 GiB is reserved by PyTorch but unallocated.",
      {"requested": 3, "capacity": 191.98, "free": 2.1, "allocated": 180, "unallocated": 5}),
     ("RuntimeError: NPU out of memory. Tried to allocate 3.74 GiB (NPU 0; 60.97 GiB total capacity; 58.00 GiB already allocated; "
      "58.30 GiB current active; 1.10 GiB free; 59.20 GiB reserved in total by PyTorch)",
@@ -121,7 +121,8 @@ def test_recomputation_in_backward_is_backward() -> None:
 
 def test_the_library_is_told_by_its_files() -> None:
     """In the words of a request."""
-    names = {"zero/stage3.py": ("deepspeed", "zero3"), "_fully_shard/_fsdp_param.py": ("fsdp2", "fsdp_full"), "bf16_optimizer.py": ("deepspeed", "zero1"),
+    names = {"zero/stage3.py": ("deepspeed", "zero3"), "_fully_shard/_fsdp_param.py": ("fsdp2", "fsdp_full"),
+             "bf16_optimizer.py": ("deepspeed", "zero1"),
              "torch/nn/parallel/distributed.py": ("ddp", "ddp"), "zero/stage_1_and_2.py": ("deepspeed", None)}  # fmt: skip
     for file, expected in names.items():
         found = read_log(STACK.format(outer="x()", file=file, inner="f", code="y"))
@@ -239,7 +240,8 @@ def test_a_text_that_is_too_long() -> None:
         read_log("x" * (MAX_CHARACTERS + 1))
 
 
-HOSTILE = ["1" * 100, "1 GiB ", "tried to allocate ", "Traceback (most recent call last)\n", "a ", " ", "1,", "step ", "1.1 of 1.1 GB ", "| Allocated memory ", "MA 1 GB ",
+HOSTILE = ["1" * 100, "1 GiB ", "tried to allocate ", "Traceback (most recent call last)\n", "a ", " ", "1,", "step ", "1.1 of 1.1 GB ",
+           "| Allocated memory ", "MA 1 GB ",
            "state_dict", "1 x ", "\n", "reduce_bucket_size ", "1 s ", "(", "exit code", "..", "load ", "query "]  # fmt: skip
 
 

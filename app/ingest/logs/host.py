@@ -31,7 +31,7 @@ _OF_TOTAL = re.compile(named("x") + r" (?:of|/|out of) " + named("of") + r"(?: \
 _RSS = re.compile(r"(?:anon-rss|total-rss|rss)[:=] ?(?P<x>\d{1,14}) ?(?P<x_unit>kB)", _I)
 EACH_RANK = "each rank"
 _HELD = re.compile(
-    r"(?P<who>[A-Za-z_][\w.: -]{2,50}?)(?: process| pid \d{1,9})?,? (?:holds|held|uses|used|using|takes|took) " + named("x"), _I
+    r"(?<![\w.-])(?P<who>[A-Za-z_][\w.-]{0,29}(?: [\w.-]{1,30}){0,3}?),? (?:holds|held|uses|used|using|takes|took) " + named("x"), _I
 )
 _PER_RANK = (
     re.compile(named("x") + r" (?:per|a|each|for each|in each) (?:rank|process|worker)", _I),

@@ -9,7 +9,7 @@ from app.ingest.logs.facts import Pace
 
 _I = re.IGNORECASE
 _DIGITS = r"\d[\d,]{0,12}(?:\.\d{1,6})?"
-_NUMBER = rf"(?P<x>{_DIGITS})"
+_NUMBER = rf"(?<![\d.,])(?P<x>{_DIGITS})"
 _OTHER_BARS = re.compile(
     r"Loading checkpoint|Loading weights|Map\b|Tokeniz|Download|Fetching|Filter\b|Generating|Converting|Packing|shards", _I
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-SIZE = r"(?P<{0}>\d[\d,]{{0,18}}(?:\.\d{{1,6}})?)\s?(?P<{0}_unit>[KMGT]i?B|bytes|B)\b"
+SIZE = r"(?<![\d.,])(?P<{0}>\d[\d,]{{0,18}}(?:\.\d{{1,6}})?)\s?(?P<{0}_unit>[KMGT]i?B|bytes|B)\b"
 """Pattern of one amount; the name is put in. Every repetition is bounded, so that a search takes time linear in the text."""
 _POWERS = {"": 0, "K": 1, "M": 2, "G": 3, "T": 4}
 

@@ -180,13 +180,14 @@ def _situation(resolved: Resolved, candidate: Candidate, asked: PartialRequest, 
         frameworks, strategies = {row.framework for row in rows}, {row.name for row in rows}
     hidden = setup.model.hidden_size
     adapter = setup.recipe.adapter
+    compute = max(2, int(DTYPE_BYTES[setup.recipe.precision]))  # DeepSpeed stores weights in it, whatever its masters are
     follows = s.micro_batch if asked.training.global_batch and asked.training.grad_accum else None
     return Situation(
         model=setup.model, numbers=setup.numbers, frameworks=frozenset(frameworks), strategies=frozenset(strategies),
         ranks=s.dp * s.sequence_parallel, shard_ranks=max(1, s.shard_group_size),
         micro_batch=asked.training.micro_batch or facts.printed.get("micro_batch") or batch or follows,
         seq_len=setup.recipe.seq_len if asked.knows_length else None,
-        compute_bytes=max(2, int(DTYPE_BYTES[setup.recipe.precision])), param_bytes=max(2, int(DTYPE_BYTES[s.param_dtype])),
+        compute_bytes=compute, param_bytes=compute if frameworks == {"deepspeed"} else max(2, int(DTYPE_BYTES[s.param_dtype])),
         eager=setup.recipe.attention == "eager", offloads=s.offload_optimizer != "none",
         buckets=_sizes(facts, "reduce_bucket", (s.reduce_bucket_numel, DEFAULT_BUCKET, hidden * hidden)),
         sub_groups=_sizes(facts, "sub_group", (s.sub_group_numel or DEFAULT_SUB_GROUP, DEFAULT_SUB_GROUP)),
