@@ -8,10 +8,10 @@ BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
 PLAIN := --override-ini "addopts=--strict-markers -q"
 
-# How many workers share a suite: one a core, four at most, each with its own PostgreSQL, service or ranks. A few chosen tests
-# (ARGS) are sooner done by one process.
+# How many workers share `make test`: one a core, four at most, each with its own PostgreSQL. A few chosen tests (ARGS) are
+# sooner done by one process.
 WORKERS ?= $(if $(ARGS),0,logical)
-SHARED := -n $(WORKERS) --maxprocesses 4 --dist
+SHARED := -n $(WORKERS) --maxprocesses 4 --dist loadgroup
 
 # Many tests start the command or the service: its modules are compiled once, not by each process.
 unexport PYTHONDONTWRITEBYTECODE
@@ -22,7 +22,7 @@ run: $(VENV)/.run $(if $(filter-out false 0,$(SHARDPLAN_FETCH_MODELS)),$(VENV)/.
 	SHARDPLAN_HOST=$(HOST) SHARDPLAN_PORT=$(PORT) $(BIN)/python -m app.main
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(SHARED) loadgroup $(ARGS)
+	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -46,11 +46,11 @@ verify: export TORCH_EXTENSIONS_DIR := $(CURDIR)/.cache/torch_extensions
 verify: export PATH := $(CURDIR)/$(VERIFY)/bin:$(PATH)
 verify: $(VERIFY)/.oldest
 	$(VERIFY)/bin/python -m tests.verify.kernels
-	$(VERIFY)/bin/python -m pytest tests/verify $(PLAIN) -m verify $(SHARED) loadfile --no-loadscope-reorder $(ARGS); \
+	$(VERIFY)/bin/python -m pytest tests/verify $(PLAIN) -m verify $(ARGS); \
 	status=$$?; $(VERIFY)/bin/python -m tests.verify.report; exit $$status
 
 browser: $(VENV)/.browser
-	$(BIN)/python -m pytest tests/browser $(PLAIN) -m browser $(SHARED) loadgroup $(ARGS)
+	$(BIN)/python -m pytest tests/browser $(PLAIN) -m browser $(ARGS)
 
 bench: $(VENV)/.dev
 	$(BIN)/python -m bench $(ARGS)

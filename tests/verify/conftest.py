@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Generator
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -33,34 +32,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Say with the report, which may come from another process, what the test proves and where it stands among all of them."""
+    """Note how each test went and how long it took, with the runs it was the first to need."""
     report = yield
     mark = item.get_closest_marker("files")
     if mark is not None and FOLDER in item.path.parents:
-        row = Row.of(item.nodeid, str(item.obj.__doc__), mark.args)  # type: ignore[attr-defined]
-        report.user_properties.append((PROVES, {"place": item.session.items.index(item), "row": asdict(row)}))
+        known = ROWS.setdefault(item.nodeid, Row.of(item.nodeid, str(item.obj.__doc__), mark.args))  # type: ignore[attr-defined]
+        known.add(report.outcome, report.duration)
     return report
 
 
-def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Note how each test went and how long it took, with the runs it was the first to need."""
-    for name, value in report.user_properties:
-        if name == PROVES and isinstance(value, dict):
-            _, known = ROWS.setdefault(report.nodeid, (value["place"], Row(**value["row"])))
-            known.add(report.outcome, report.duration)
-
-
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Keep rows of tests that did not run this time, unless all of them were asked for; workers leave that to who started them."""
+    """Keep rows of tests that did not run this time, unless all of them were asked for."""
     whole = [Path(argument).resolve() for argument in session.config.args] == [FOLDER] and not session.config.option.keyword
-    if ROWS and not hasattr(session.config, "workerinput"):
-        ordered = sorted(ROWS.items(), key=lambda item: item[1][0])
-        record({node: row for node, (_, row) in ordered}, RECORD, keep=not whole)
+    if ROWS:
+        record(ROWS, RECORD, keep=not whole)
 
 
-PROVES = "proves"
-ROWS: dict[str, tuple[int, Row]] = {}
-"""Place and row of each test, by its id."""
+ROWS: dict[str, Row] = {}
 
 
 @pytest.fixture(scope="session")
