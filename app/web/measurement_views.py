@@ -71,14 +71,14 @@ def local_view(runs: Sequence[StoredMeasurement]) -> dict[str, Any]:
     return {"runs": len(runs), "summaries": summaries, "rows": [_local_row(run) for run in runs[:LOCAL_SHOWN]], "shown": LOCAL_SHOWN}
 
 
-def calibration_view(found: Document | None, document: Document) -> dict[str, str] | None:
+def calibration_view(found: Document | None, document: Document) -> dict[str, Any] | None:
     """The one line of an answer: what runs here make of its figures; None where they say nothing."""
     if not found or not found["applied"]:
         return None
     best = document["recommended"]
     memory, time = found["memory"], found["time"]
     return {
-        "says": found["says"],
+        "runs": found["runs"],
         "memory": format_gib(memory["device_bytes"]) if memory else "",
         "memory_was": format_gib(best["memory"]["gpu"]["device_bytes"]),
         "step": seconds(time["step_s"]) if time else "",

@@ -42,7 +42,7 @@ def test_a_run_is_kept_shown_and_removed(open_page: OpenPage, app: FastAPI, widt
         assert page.evaluate(SMALL) == []
         assert violations(page) == []
     answered = open_page("/")
-    expect(answered.get_by_text(re.compile(r"With the fitted terms calibrated by \d+ runs? here:"))).to_be_visible()
+    expect(answered.get_by_text(re.compile(r"calibrated by \d+ runs? here"))).to_be_visible()
     page.get_by_label("Edit token, to remove a run").fill(saved.edit_token or "")
     page.get_by_role("button", name="Remove the run of").click()
     expect(page.get_by_text("No run of this plan was measured yet.")).to_be_visible()

@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 
 from app.emit.probe import FILENAME, probe_snippet
 from app.main import create_app
+from app.services.measured import MeasurementIn
 from app.settings import AppSettings
 from app.web.schemas import EXAMPLE_REQUEST
 from tests.verify.harness import run_ranks
@@ -69,6 +70,58 @@ def test_a_run_is_measured_and_kept(tmp_path: Path, way: str) -> None:
         plan = client.post("/plans", json=EXAMPLE_REQUEST).json()["id"]
         kept = client.post(f"/plans/{plan}/measurements", content=line, headers={"content-type": "application/json"})
         assert (kept.status_code, kept.json()["step_s"]) == (201, report["step_s"])
+
+
+PRETENDED = """
+import sys
+import torch
+from shardplan_probe import Probe
+
+peaks, since = iter(range(60, 90)), [60]
+
+
+def reset():
+    since[0] = next(peaks)
+
+
+torch.cuda.is_available = lambda: True
+torch.cuda.synchronize = lambda: None
+torch.cuda.reset_peak_memory_stats = reset
+torch.cuda.max_memory_allocated = lambda: since[0] * 2**30
+torch.cuda.max_memory_reserved = lambda: (since[0] + 2) * 2**30
+torch.cuda.mem_get_info = lambda: (10 * 2**30, 80 * 2**30)
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+try:
+    with Probe() as probe:
+        probe.watch(model, optimizer)
+        for number in range(5):
+            model(torch.ones(2, 8)).sum().backward()
+            optimizer.step()
+            probe.step()
+            if number == 3 and sys.argv[1] == "full":
+                raise torch.cuda.OutOfMemoryError("CUDA out of memory")
+except torch.cuda.OutOfMemoryError:
+    pass
+"""
+
+
+@pytest.mark.parametrize("way", ["whole", "full"])
+def test_counters_of_a_gpu_are_reported(tmp_path: Path, way: str) -> None:
+    """Of a pretended one: peaks between resets are kept, moments named, and running out of memory is a report too."""
+    (tmp_path / FILENAME).write_text(probe_snippet().text, encoding="utf-8")
+    (tmp_path / "pretended.py").write_text(PRETENDED, encoding="utf-8")
+    env = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    report = json.loads(run_ranks(tmp_path / "pretended.py", tmp_path, ranks=1, arguments=[way], env=env).strip().splitlines()[-1])
+    last = 60 + 3 * (5 if way == "whole" else 4)  # resets: at the start, then three a step
+    assert (report["peak_bytes"], report["counter"]) == ((last + 2) * 2**30, "reserved")
+    assert report["other_peaks"] == {"allocated": last * 2**30, "device": 70 * 2**30}
+    assert list(report["moments"]) == ["before", "forward", "backward", "step"]
+    assert report["moments"]["step"] < report["peak_bytes"]
+    assert (report["oom"], report["step_s"] is None) == (way == "full", way == "full")
+    assert report["expandable_segments"] is True
+    MeasurementIn.model_validate(report)
 
 
 def test_ranks_report_the_fullest_gpu_and_the_slowest_step(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_form_keeps_a_run_with_units_as_people_write_them(client: TestClient
         shown = client.get(path, headers=HTML).text
         assert "66.4 GiB" in shown
         assert "9.21 s" in shown
-    assert "With the fitted terms calibrated by 1 run here:" in client.get("/", headers=HTML).text
+    assert "The fitted terms are calibrated by 1 run here. GPU memory is then" in client.get("/", headers=HTML).text
     client.post(f"/plans/{plan['id']}/measure", data={"oom": "yes", "peak": "", "counter": "reserved", "step": ""}, headers=HTML)
     assert client.get(runs_path(plan)).json()["items"][0]["oom"] is True
 
