@@ -44,6 +44,9 @@ PAGES: dict[str, str] = {
     "instances": "/catalog/instances",
     "models": "/catalog/models",
     "reference": "/docs",
+    "diagnose": "/diagnose",
+    "diagnosis": "/diagnose?log=Tried+to+allocate+12.94+GiB&model=llama-3.1-8b&gpu=a100-sxm-80gb&strategy=zero2&gpus_per_node=2",
+    "diagnose-errors": "/diagnose?log=x&seq_len=lots&peak=much",
     "nothing": "/nothing",
 }
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]

@@ -26,8 +26,8 @@ MESSAGES: list[tuple[str, dict[str, float]]] = [
      "316.12 MiB free; 78.10 GiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb",
      {"requested": 12.94, "capacity": 79.35, "allocated": 77.65, "free": 316.12 / 1024, "reserved": 78.10}),
     ("torch.cuda.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total capacty of 23.69 GiB of which "
-     "12.94 MiB is free. Including non-PyTorch memory, this process has 23.66 GiB memory in use. Of the allocated memory 22.50 GiB is allocated by "
-     "PyTorch, and 870.20 MiB is reserved by PyTorch but unallocated.",
+     "12.94 MiB is free. Including non-PyTorch memory, this process has 23.66 GiB memory in use. Of the allocated memory 22.50 GiB is "
+     "allocated by PyTorch, and 870.20 MiB is reserved by PyTorch but unallocated.",
      {"requested": 20 / 1024, "capacity": 23.69, "free": 12.94 / 1024, "allocated": 22.50, "unallocated": 870.2 / 1024}),
     ("torch.OutOfMemoryError: HIP out of memory. Tried to allocate 3.00 GiB. GPU 2 has a total capacity of 191.98 GiB of which "
      "2.10 GiB is free. Of the allocated memory 180.00 GiB is allocated by PyTorch, and 5.00 GiB is reserved by PyTorch but unallocated.",
