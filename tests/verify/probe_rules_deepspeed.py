@@ -19,6 +19,7 @@ import torch
 import torch._dynamo
 from deepspeed.accelerator import get_accelerator
 from deepspeed.moe.layer import MoE
+from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
 from deepspeed.ops.op_builder.cpu import CPUAdamBuilder, FusedAdamBuilder
 from deepspeed.pipe import PipelineModule
 from deepspeed.runtime.config import DeepSpeedConfig
@@ -35,7 +36,7 @@ class Net(torch.nn.Module):
     def __init__(self, *, experts: bool) -> None:
         super().__init__()
         self.first = torch.nn.Linear(8, 8)
-        self.second = MoE(8, torch.nn.Linear(8, 8)) if experts else torch.nn.Linear(8, 8)
+        self.second = MoE(8, torch.nn.Linear(8, 8), min_capacity=0) if experts else torch.nn.Linear(8, 8)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         out = self.second(torch.relu(self.first(x)))
@@ -76,7 +77,8 @@ def optimizer_of(config: dict[str, Any], client: str, model: torch.nn.Module) ->
             named["params"] = {"torch_adam": True, **named.get("params", {})}
         return None
     kind = torch.optim.AdamW if client.rpartition(".")[2] in ("", "AdamW") else Untested
-    return kind(model.parameters(), lr=1e-3)
+    groups: Any = {"params": list(model.parameters()), "name": "all"}
+    return kind(split_params_into_different_moe_groups_for_optimizer(groups), lr=1e-3)
 
 
 def ran(given: dict[str, Any]) -> dict[str, Any]:

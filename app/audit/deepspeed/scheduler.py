@@ -79,15 +79,20 @@ def unknown_scheduler(subject: Subject) -> Iterator[Hit]:
                     why="The parameters are passed on by name, and the constructor raises TypeError for one too many or too few.",
                     fix="the parameters of that scheduler"))  # fmt: skip
 def scheduler_parameters(subject: Subject) -> Iterator[Hit]:
-    """Unknown and missing parameters of DeepSpeed's schedulers."""
+    """A missing block of parameters, and unknown and missing ones of DeepSpeed's schedulers."""
     view = View(subject)
     name, params = _type(view), block(subject.deepspeed, PARAMS)
+    if (name in OURS or (name in TORCH and view.stage == 0)) and at(subject.deepspeed, PARAMS) is None and name not in REQUIRED:
+        yield Hit(path=PARAMS, message=f"{name} has no params, and the engine unpacks them: null is no mapping.", fix="params {}",
+                  changes=(edit(PARAMS, {}),))  # fmt: skip
     if name not in OURS:
         return
-    for key in params:
-        if isinstance(key, str) and key not in OURS[name] and key != "last_batch_iteration":
-            path = f"{PARAMS}.{key}"
-            yield Hit(path=path, message=f"{name} has no parameter {shown(key)}.", changes=(drop(path),))
+    unknown = [key for key in params if key not in OURS[name] and key != "last_batch_iteration"]
+    for key in unknown:
+        if isinstance(key, str):
+            # The last key would take the block along, and without one the scheduler cannot be built.
+            change = drop(f"{PARAMS}.{key}") if len(unknown) < len(params) else edit(PARAMS, {})
+            yield Hit(path=f"{PARAMS}.{key}", message=f"{name} has no parameter {shown(key)}.", changes=(change,))
     for key in REQUIRED.get(name, ()):
         if key not in params:
             hf = subject.launcher in HF and key == "total_num_steps"
