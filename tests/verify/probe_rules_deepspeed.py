@@ -1,6 +1,7 @@
 """Puts ds_configs to DeepSpeed's parser and, where that takes them, to its engine on one CPU rank: python ... FILE.
 
-The file is a JSON list of questions; the answer to each is ``{"error": …, "by": "parser" or "engine"}`` or what came to run.
+The file is a JSON list of questions; each is ``said`` ``{"error": …, "by": "parser" or "engine"}`` or what came to run.
+Beside that are the fields of the parser's ``models``.
 """
 
 from __future__ import annotations
@@ -18,14 +19,40 @@ import deepspeed
 import torch
 import torch._dynamo
 from deepspeed.accelerator import get_accelerator
+from deepspeed.comm.config import CommsLoggerConfig
+from deepspeed.compile.config import CompileConfig
 from deepspeed.moe.layer import MoE
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
+from deepspeed.monitor import config as monitor
 from deepspeed.ops.op_builder.cpu import CPUAdamBuilder, FusedAdamBuilder
 from deepspeed.pipe import PipelineModule
-from deepspeed.runtime.config import DeepSpeedConfig
+from deepspeed.runtime import precision_config
+from deepspeed.runtime.config import DeepSpeedConfig, HybridEngineConfig
+from deepspeed.runtime.tensor_parallel.config import TPTrainingConfig
+from deepspeed.runtime.zenflow.zenflow_config import ZenFlowConfig
+from deepspeed.runtime.zero import offload_config
+from deepspeed.runtime.zero.config import DeepSpeedZeroConfig
+from deepspeed.runtime.zero.leaf_module_config import DeepSpeedZeroLeafModuleConfig
 from transformers import TrainingArguments
 from transformers.integrations.deepspeed import HfTrainerDeepSpeedConfig
 
+MODELS = {
+    "zero_optimization": DeepSpeedZeroConfig,
+    "zero_optimization.offload_param": offload_config.DeepSpeedZeroOffloadParamConfig,
+    "zero_optimization.offload_optimizer": offload_config.DeepSpeedZeroOffloadOptimizerConfig,
+    "zero_optimization.zenflow": ZenFlowConfig,
+    "zero_optimization.leaf_module": DeepSpeedZeroLeafModuleConfig,
+    "fp16": precision_config.DeepSpeedFP16Config,
+    "bf16": precision_config.DeepSpeedBF16Config,
+    "compile": CompileConfig,
+    "tensor_parallel": TPTrainingConfig,
+    "hybrid_engine": HybridEngineConfig,
+    "tensorboard": monitor.TensorBoardConfig,
+    "wandb": monitor.WandbConfig,
+    "csv_monitor": monitor.CSVConfig,
+    "comet": monitor.CometConfig,
+    "comms_logger": CommsLoggerConfig,
+}
 SMALL = 1_000_000
 SCALARS = (bool, int, float, str, torch.dtype)
 
@@ -82,7 +109,7 @@ def optimizer_of(config: dict[str, Any], client: str, model: torch.nn.Module) ->
 
 
 def ran(given: dict[str, Any]) -> dict[str, Any]:
-    """Two optimizer steps of a tiny model; the optimizer's plain attributes, the weights, and what else could show an effect."""
+    """Two optimizer steps of a tiny model; the optimizer's plain attributes, and what else could show an effect."""
     config = copy.deepcopy(given["config"])
     zero = config.get("zero_optimization")
     if isinstance(zero, dict) and zero.get("stage"):
@@ -110,6 +137,15 @@ def ran(given: dict[str, Any]) -> dict[str, Any]:
         "saved": engine.save_16bit_model(tempfile.mkdtemp()) if engine.zero_optimization_stage() == 3 else None,
     }
     engine.destroy()
+    return out
+
+
+def models() -> dict[str, dict[str, Any]]:
+    """Fields of the blocks that pydantic guards, by the names they are written under, with their defaults."""
+    out = {}
+    for block, model in MODELS.items():
+        fields = {name: (field.alias, field.get_default(call_default_factory=True)) for name, field in model.model_fields.items()}
+        out[block] = {name: [alias, getattr(value, "value", value)] for name, (alias, value) in fields.items()}
     return out
 
 
@@ -144,7 +180,7 @@ def main() -> None:
         mock.patch.object(CPUAdamBuilder, "load", lambda *_, **__: kernel),
         mock.patch.object(get_accelerator(), "pin_memory", lambda tensor, *_, **__: tensor),
     ):
-        print("\n" + json.dumps([answer(given) for given in questions]))
+        print("\n" + json.dumps({"said": [answer(given) for given in questions], "models": models()}, default=str))
 
 
 if __name__ == "__main__":

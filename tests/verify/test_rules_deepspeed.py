@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from app.audit.deepspeed.keys import known_keys
 from app.audit.rules import RULES, audit
 from tests.audit.examples import EXAMPLES, Config, Example, zero
 from tests.audit.facts import OWN_MOE, subject
@@ -169,8 +170,9 @@ def answers(tmp_path_factory: pytest.TempPathFactory) -> Answers:
     folder = tmp_path_factory.mktemp("rules")
     path: Path = folder / "questions.json"
     path.write_text(json.dumps(different), encoding="utf-8")
-    said = {json.dumps(item): seen for item, seen in zip(different, probe("rules_deepspeed", folder, str(path)), strict=True)}
-    return {name: [said[json.dumps(item)] for item in items] for name, items in asked.items()}
+    out = probe("rules_deepspeed", folder, str(path))
+    said = {json.dumps(item): seen for item, seen in zip(different, out["said"], strict=True)}
+    return {name: [said[json.dumps(item)] for item in items] for name, items in asked.items()} | {"models": [out["models"]]}
 
 
 def test_the_library_stops_for_the_reason_of_the_rule(answers: Answers) -> None:
@@ -203,19 +205,38 @@ def test_what_is_ignored_changes_nothing(answers: Answers) -> None:
     assert wrong == []
 
 
+def test_the_table_of_keys_is_the_parser_s(answers: Answers) -> None:
+    """Every field of every block that pydantic guards, no other, and the defaults; a dtype and a block are no plain values."""
+    wrong = []
+    for block, fields in answers["models"][0].items():
+        mine = {known.path: known for known in known_keys().values() if known.block == block and known.known_to(RELEASE)}
+        seen = set()
+        for name, (alias, default) in fields.items():
+            known = next((row for row in mine.values() if {row.name, row.also} & {name, alias}), None)
+            seen.add(known.path if known else "")
+            if known is None or ({"dict", "dtype"}.isdisjoint(known.types) and known.default(RELEASE) != default):
+                wrong.append((block, name, alias, default))
+        wrong += [(path, "no field", "", "") for path in set(mine) - seen]
+    assert wrong == []
+
+
 def test_the_audit_calls_those_keys_ignored() -> None:
     """The files of the table above are ones the rules speak of; where the key acts they are silent."""
-    for rule, config, without, acts, _ in IGNORED:
-        said = [{hit.id for hit in audit(subject(each)).findings if hit.effect == "ignored"} for each in (config, without, acts)]
-        assert rule in said[0], (rule, config)
-        assert rule not in said[2], (rule, acts)
+    for rule, config, _, acts, _ in IGNORED:
+        ignored, silent = ({hit.id for hit in audit(subject(each)).findings if hit.effect == "ignored"} for each in (config, acts))
+        assert rule in ignored, (rule, config)
+        assert rule not in silent, (rule, acts)
 
 
 def test_every_rule_is_shown_or_says_why_not() -> None:
     """No rule that speaks of a failure or of an ignored key goes without; none is in both lists."""
-    hits = {(hit.id, hit.severity, hit.effect) for example in EXAMPLES for hit in audit(subject(example.config, **example.context)).findings}
+    hits = {
+        (hit.id, hit.severity, hit.effect) for example in EXAMPLES for hit in audit(subject(example.config, **example.context)).findings
+    }
     cards = {(name, rule.card.severity, rule.card.effect) for name, rule in RULES.items()}
-    due = {name for name, severity, effect in hits | cards if name.startswith("DS") and (severity == "error" or effect in ("fails", "ignored"))}
+    due = {
+        name for name, severity, effect in hits | cards if name.startswith("DS") and (severity == "error" or effect in ("fails", "ignored"))
+    }
     shown = {example.rule for example in FAILING} | {rule for rule, *_ in IGNORED}
     assert due == shown | set(UNSHOWN)
     assert shown.isdisjoint(UNSHOWN)
