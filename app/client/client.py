@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from app.client import operations
+from app.client.measurements import MeasurementCalls
 from app.client.plans import PlanCalls
 from app.client.sweeps import SweepCalls
 from app.client.transport import Given
@@ -13,7 +14,7 @@ from app.web.diagnosing import DiagnosisOut
 from app.web.schemas import CatalogEntryOut, CatalogOut
 
 
-class Client(PlanCalls, SweepCalls):
+class Client(PlanCalls, MeasurementCalls, SweepCalls):
     """A service at an address.
 
     Answers are the models of the OpenAPI document; what a newer service adds to them is kept, and is read as further

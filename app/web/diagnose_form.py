@@ -13,7 +13,7 @@ from app.domain.units import parse_quantity
 from app.services.diagnose import DiagnoseIn
 from app.web.fields import FormField, all_fields
 from app.web.form_view import form_view
-from app.web.forms import Form, FormError, at_field, document_of
+from app.web.forms import Form, FormError, at_field, read_parts
 from app.web.validation import field_errors
 
 OWN = ("log", "peak", "counter", "step_s")
@@ -44,7 +44,7 @@ class DiagnoseForm:
     def refused(self, error: InvalidRequestError) -> DiagnoseForm:
         """The same form with the complaints of an answer that could not be given."""
         listed = error.errors or (FieldError((), error.detail),)
-        return DiagnoseForm(own=self.own, values=self.values, errors=tuple(map(_placed, listed)))
+        return DiagnoseForm(own=self.own, values=self.values, errors=tuple(_placed(found, self.values) for found in listed))
 
     def complaint(self) -> InvalidRequestError:
         """What is wrong, by field."""
@@ -55,7 +55,7 @@ class DiagnoseForm:
 def read_diagnose_form(pairs: list[tuple[str, str]]) -> DiagnoseForm:
     """Read the fields; what cannot be read becomes errors beside them."""
     own = {name: text for name, text in pairs if name in OWN and text.strip()}
-    values, errors, document = document_of([pair for pair in pairs if pair[0] not in (*OWN, "log_file")])
+    values, document, errors = read_parts([pair for pair in pairs if pair[0] not in (*OWN, "log_file")])
     measured: dict[str, Any] = {"counter": own["counter"]} if "counter" in own else {}
     for name, key in (("peak", "peak_bytes"), ("step_s", "step_s")):
         if name in own:
@@ -71,7 +71,7 @@ def read_diagnose_form(pairs: list[tuple[str, str]]) -> DiagnoseForm:
         asked = DiagnoseIn.model_validate(question)
     except ValidationError as invalid:
         known = {error.field for error in errors}
-        errors += [placed for found in field_errors(invalid.errors(), DiagnoseIn) if (placed := _placed(found)).field not in known]
+        errors += [placed for found in field_errors(invalid.errors(), DiagnoseIn) if (placed := _placed(found, values)).field not in known]
         return DiagnoseForm(own=own, values=values, errors=tuple(errors))
     return DiagnoseForm(own=own, values=values, errors=tuple(errors), question=None if errors else asked)
 
@@ -84,12 +84,12 @@ _OWN_PATHS: dict[Loc, str] = {
 }
 
 
-def _placed(error: FieldError) -> FormError:
+def _placed(error: FieldError, values: Mapping[str, str]) -> FormError:
     """A complaint at the field it belongs to."""
     if error.loc in _OWN_PATHS:
         return FormError(_OWN_PATHS[error.loc], error.msg, error.hint)
     inner = error.loc[1:] if error.loc[:1] == ("request",) else error.loc
-    return at_field(FieldError(inner, error.msg.removeprefix("request."), error.hint))
+    return at_field(FieldError(inner, error.msg.removeprefix("request."), error.hint), values)
 
 
 def _optional(field: FormField) -> FormField:
