@@ -13,11 +13,23 @@ from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
 from app.services.saved_plans import key_of_client, new_plan_id
-from app.web import catalog_pages, chart_pages, delete_page, diff_page, docs_page, preview, report_page, saved_pages, what_if_page
+from app.web import (
+    catalog_pages,
+    chart_pages,
+    delete_page,
+    diff_page,
+    docs_page,
+    language_page,
+    preview,
+    report_page,
+    saved_pages,
+    what_if_page,
+)
 from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.form_view import form_view, typed_notes
 from app.web.forms import Form, read_form, to_fields
+from app.web.languages import PARAMETER
 from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
 from app.web.posted import of_plan
@@ -28,6 +40,7 @@ from app.web.views import answer_view
 
 router = APIRouter()
 router.include_router(preview.router)
+router.include_router(language_page.router)
 router.include_router(diff_page.router)
 router.include_router(report_page.router)
 router.include_router(delete_page.router)
@@ -50,8 +63,9 @@ class Answered:
 @router.get("/", include_in_schema=False)
 def get_home(request: Request, hub: HubDep) -> Response:
     """The form; with a query the answer to it, without one the worked example."""
-    pairs = request.query_params.multi_items() or list(to_fields(EXAMPLE_REQUEST).items())
-    return _plan_page(request, _answered(read_form(pairs), hub), example=not request.query_params)
+    given = [pair for pair in request.query_params.multi_items() if pair[0] != PARAMETER]
+    pairs = given or list(to_fields(EXAMPLE_REQUEST).items())
+    return _plan_page(request, _answered(read_form(pairs), hub), example=not given)
 
 
 @router.post("/", include_in_schema=False)

@@ -1,0 +1,112 @@
+"""English texts in another language: looked up whole, by pattern where figures are in them, or part by part.
+
+The engine writes English and knows no other language. Its sentences are extracted with a slot for each figure, ``{0} of {1} at
+its peak``; here a finished sentence finds the message it was made of.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+SLOT = re.compile(r"\{\d\}")
+"""A place in a message where a figure, a name or a phrase stands."""
+_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}|[a-z]{3,}")
+"""Two words in a row, or a word by itself (matched whole): what is neither is a name, a figure or a formula."""
+_SENTENCES = re.compile(r"(?<=[.:?!]) (?=[A-Z])")
+_JOINTS = ((" · ", " · "), ("; ", "；"), (", ", "，"), (" and ", "和"))
+"""What parts of a text are joined with, here and in Chinese."""
+_KEPT = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class _Pattern:
+    msgid: str
+    msgstr: str
+    regex: re.Pattern[str]
+
+
+class Phrases:
+    """The messages of one language."""
+
+    def __init__(self, messages: Mapping[str, str]) -> None:
+        self._exact = dict(messages)
+        self._by_start: dict[str, list[_Pattern]] = {}
+        slotted = [msgid for msgid in messages if SLOT.search(msgid) and _words(msgid)]
+        for msgid in sorted(slotted, key=lambda text: -len(SLOT.sub("", text))):
+            pattern = _Pattern(msgid, messages[msgid], _regex(msgid))
+            self._by_start.setdefault(_start(msgid), []).append(pattern)
+        self.find: Callable[[str], str | None] = lru_cache(maxsize=_KEPT)(self._find)
+
+    def _find(self, text: str) -> str | None:
+        """The text in this language; None where a part of it is not known."""
+        whole = self._whole(text)
+        if whole is not None:
+            return whole
+        sentences = _SENTENCES.split(text)
+        if len(sentences) > 1:
+            return self._joined(sentences, "")
+        for joint, here in _JOINTS:
+            parts = text.split(joint)
+            if len(parts) > 1 and (found := self._joined(parts, here)) is not None:
+                return found
+        if text.endswith(".") and (found := self.find(text[:-1])) is not None:
+            return found + "。"
+        return None
+
+    def _whole(self, text: str) -> str | None:
+        for tried in dict.fromkeys((text, text[:1].lower() + text[1:])):
+            if self._exact.get(tried):
+                return self._exact[tried]
+            for pattern in (*self._by_start.get(_start(tried), ()), *self._by_start.get("", ())):
+                if (match := pattern.regex.fullmatch(tried)) and (found := self._filled(pattern, match.groupdict())) is not None:
+                    return found
+        return None
+
+    def _filled(self, pattern: _Pattern, values: Mapping[str, str]) -> str | None:
+        put = {slot: self._part(value) for slot, value in values.items()}
+        if any(value is None for value in put.values()):
+            return None
+        return SLOT.sub(lambda slot: str(put[f"s{slot.group()[1:-1]}"]), pattern.msgstr)
+
+    def _joined(self, parts: Iterable[str], joint: str) -> str | None:
+        found = [self._part(part) for part in parts]
+        return None if None in found else joint.join(map(str, found))
+
+    def _part(self, text: str) -> str | None:
+        return text if is_neutral(text) and text not in self._exact else self.find(text)
+
+
+def is_neutral(text: str) -> bool:
+    """Whether a text is the same in every language: a name, a figure, a formula.
+
+    Example:
+        >>> is_neutral("61.4 GiB"), is_neutral("llama-3.1-8b"), is_neutral("ZeRO-2"), is_neutral("needs more")
+        (True, True, True, False)
+    """
+    return not re.search(r"[A-Za-z]{2,},? [a-z]{2,}", text) and not re.fullmatch(r"[a-z]{3,}", text.strip(" ,.;:"))
+
+
+def _words(msgid: str) -> bool:
+    """Whether a pattern says enough to be recognised by."""
+    return bool(re.search(r"[A-Za-z]{2,}", SLOT.sub("", msgid)))
+
+
+def _start(text: str) -> str:
+    """The first word, by which patterns are kept; nothing where a slot is in it."""
+    word = text.split(" ", 1)[0]
+    return "" if "{" in word else word
+
+
+def _regex(msgid: str) -> re.Pattern[str]:
+    parts = SLOT.split(msgid)
+    slots = [slot[1:-1] for slot in SLOT.findall(msgid)]
+    seen: set[str] = set()
+    regex = re.escape(parts[0])
+    for slot, rest in zip(slots, parts[1:], strict=True):
+        regex += f"(?P=s{slot})" if slot in seen else f"(?P<s{slot}>.+?)"
+        seen.add(slot)
+        regex += re.escape(rest)
+    return re.compile(regex, re.DOTALL)
