@@ -51,8 +51,14 @@ def environment() -> Environment:
         "said": _marked,
     }
     env.globals |= {"engine_version": ENGINE_VERSION, "drawing_scripts": drawing_scripts(), "languages": languages.LANGUAGES.values()}
-    env.globals |= {"language": languages.current}
+    env.globals |= {"language": languages.current, "drawn_in": _drawn_in}
     return env
+
+
+def _drawn_in(*, first: bool = False) -> str:
+    """What the address of a drawing ends in, so that its words are the page's."""
+    key = languages.current().key
+    return "" if key == languages.ENGLISH.key else f"{'?' if first else '&'}{languages.PARAMETER}={key}"
 
 
 @pass_context

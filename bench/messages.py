@@ -1,0 +1,219 @@
+"""``make messages``: collect what pages say into the catalogues, and say what is not translated.
+
+Templates are read by Jinja's extractor. The engine's texts are English strings in Python, which knows no gettext: those of the
+modules below are taken as they stand, f-strings with a slot for each expression, and cards, claims and words as they are loaded.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import sys
+from collections.abc import Iterable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from babel.messages import Catalog
+from babel.messages.pofile import read_po, write_po
+from jinja2.ext import babel_extract
+
+from app.catalog.claims import claim_topics, load_claims
+from app.catalog.data import document
+from app.catalog.glossary import load_symbols, load_terms
+from app.catalog.keys import load_keys
+from app.domain.cards import CARDS
+from app.domain.parallel.deepspeed_names import COUNTERPARTS
+from app.domain.parallel.fsdp_names import CALLS, KEYS, SHARDINGS
+from app.services.method.evidence import evidence_of
+from app.services.method.rules import TIME_RULES, TRAFFIC_RULES, explained
+from app.web.phrases import is_neutral
+
+ROOT = Path(__file__).resolve().parents[1]
+LOCALE = ROOT / "locale"
+WORDS = LOCALE / "words.txt"
+"""Words that pages show and that are no sentence anywhere: one a line."""
+MODULES = (
+    "domain/checkpoint", "domain/memory/moments.py", "domain/search/explain.py", "domain/search/pinned.py", "domain/search/results.py",
+    "domain/search/rules.py", "domain/search/stretch.py", "domain/search/warn", "domain/search/ways_out.py",
+    "services/config_diff.py", "services/config_meanings.py", "services/method/examples.py", "services/method/lives.py",
+    "services/replan.py", "web/cards.py", "web/catalog_pages.py", "web/catalog_rows.py", "web/charts.py", "web/checkpoint_view.py",
+    "web/compare_pages.py", "web/diff_page.py", "web/fields.py", "web/figures", "web/form_view.py", "web/method", "web/report_page.py",
+    "web/views.py", "web/what_if_page.py",
+)  # fmt: skip
+"""Whose strings pages show; folders count with all that is in them."""
+_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
+_WORD = re.compile(r"[A-Z][a-z]+(?:[-/][a-z]+)*")
+_CODE = re.compile(r"python |engine\.\w+\(|weights = |\{0\} --|%|,|;|<style|var\(|system-ui|app/|.*\.(?:pt|py)$")
+"""What begins like this is to be copied, or a part of something longer."""
+_NAMES = frozenset({"Accept", "Adafactor", "Canvas", "False", "Figure", "Lion", "Muon", "True", "saved plans"})
+"""Words that no page shows, or that are names."""
+_UNSHOWN = frozenset({"description", "summary", "equation", "source", "examples", "pattern"})
+"""Keywords whose strings are for the API's document, or are read by the code."""
+_MOST_VARIANTS = 8
+Message = tuple[str | tuple[str, str], str]
+"""A message, singular and plural where it has both, and the file it is from."""
+
+
+def main() -> int:
+    """Bring every catalogue up to date; 1 where a message waits for its translation."""
+    waiting = 0
+    for path in sorted(LOCALE.glob("*/LC_MESSAGES/messages.po")):
+        catalog = updated(path)
+        path.write_text(written(catalog), encoding="utf-8")
+        missing = [m.id for m in catalog if m.id and (m.fuzzy or not all(m.string if isinstance(m.string, tuple) else (m.string,)))]
+        waiting += len(missing)
+        print(f"{path.relative_to(ROOT)}: {len(catalog)} messages, {len(missing)} not translated")
+        for message in missing[:20]:
+            print("  ", message)
+    return 1 if waiting else 0
+
+
+def updated(path: Path) -> Catalog:
+    """A catalogue with what is extracted now, in its order; what is gone from the sources goes."""
+    with path.open("rb") as file:
+        catalog = read_po(file)
+    catalog.update(extracted(), no_fuzzy_matching=True)
+    catalog.obsolete.clear()
+    return catalog
+
+
+def written(catalog: Catalog) -> str:
+    """The file of a catalogue, without what changes at each run."""
+    out = io.BytesIO()
+    write_po(out, catalog, width=0, no_location=False, include_lineno=False, omit_header=False, ignore_obsolete=True)
+    return re.sub(r'^"(POT-Creation-Date|PO-Revision-Date|Generated-By|Report-Msgid-Bugs-To): .*\n', "", out.getvalue().decode(), flags=re.M)
+
+
+def extracted() -> Catalog:
+    """Every message of the templates, the modules and the loaded texts."""
+    catalog = Catalog()
+    for message, place in (*_of_templates(), *_of_modules(), *_of_loaded(), *_of_words()):
+        catalog.add(message, locations=[(place, 0)])
+    return catalog
+
+
+def _of_templates() -> Iterator[Message]:
+    options = {"newstyle_gettext": "true", "trim_blocks": "true", "lstrip_blocks": "true", "silent": "false"}
+    for path in sorted((ROOT / "templates").rglob("*.html")):
+        with path.open("rb") as file:
+            for _, _, message, _ in babel_extract(file, ("_", "gettext", "ngettext"), (), options):
+                parts = [message] if isinstance(message, str) else [part for part in message if part]
+                yield (parts[0] if len(parts) == 1 else (parts[0], parts[1])), str(path.relative_to(ROOT))
+
+
+def _of_modules() -> Iterator[Message]:
+    for name in MODULES:
+        path = ROOT / "app" / name
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            words = "web" in file.parts
+            for message in strings(file.read_text(encoding="utf-8"), words=words):
+                yield message, str(file.relative_to(ROOT))
+
+
+def _of_loaded() -> Iterator[Message]:
+    cards = [explained(card.doc) for card in CARDS.values()]
+    rules = [(rule.title, *rule.explained.text) for rule in (*TRAFFIC_RULES, *TIME_RULES)]
+    claims = load_claims()
+    groups: dict[str, Iterable[str]] = {
+        "app/domain cards": (text for card in CARDS.values() for text in (card.title, card.changes_it)),
+        "app/domain docstrings": (text for doc in cards for text in (*doc.text, doc.assumes)),
+        "app/domain rules": (text for rule in rules for text in rule),
+        "app/catalog/claims.json": (*claim_topics().values(), *(text for c in claims for text in (c.claim, c.truth))),
+        "app/services/method/evidence.py": (fact.what for c in claims for fact in evidence_of(c.key)),
+        "app/catalog/glossary.json": (w.meaning for w in (*load_terms(), *load_symbols().values())),
+        "app/catalog/glossary.json words": (w.word for w in load_terms() if "_" not in w.word),
+        "app/catalog/keys.json": (text for key in load_keys() for text in (key.loses, key.replaced_by)),
+        "app/domain/parallel names": (row.note for row in (*COUNTERPARTS, *KEYS, *CALLS, *SHARDINGS)),
+        "app/catalog/accuracy.json": (s["title"] for s in document("accuracy")["sections"]),
+    }
+    for place, texts in groups.items():
+        yield from ((text, place) for text in dict.fromkeys(texts) if text and not is_neutral(text))
+
+
+def _of_words() -> Iterator[Message]:
+    for line in WORDS.read_text(encoding="utf-8").splitlines():
+        if line:
+            yield line, "locale/words.txt"
+
+
+def strings(source: str, *, words: bool) -> Iterator[str]:
+    """Strings of a module that people read: two words in a row, or with ``words`` a capitalised one.
+
+    Example:
+        >>> list(strings("x = f'short by {n} GiB' if a else 'a  b'; y = 'Heads'; z = f'on {n} GPU{\\"s\\" if n > 1 else \\"\\"} in all'", words=True))
+        ['Heads', 'on {0} GPUs in all', 'on {0} GPU in all']
+    """
+    tree = ast.parse(source)
+    skipped = set(_unread(tree))
+    for node in ast.walk(tree):
+        if id(node) in skipped or not isinstance(node, (ast.Constant, ast.JoinedStr)):
+            continue
+        for text in map(_whole, _variants(node)):
+            bare = re.sub(r"\{\d\}", "", text)
+            if _CODE.match(text) or text in _NAMES:
+                continue
+            if _PROSE.search(bare) or (words and _WORD.fullmatch(text)) or ("{" in text and re.search(r"[a-z]{3,}", bare) and " " in text):
+                yield text
+
+
+def _whole(text: str) -> str:
+    """A string without the spaces that join it to others; nothing where it is only a part of a sentence."""
+    bare = text.strip()
+    return bare if bare == text or bare.endswith(".") else ""
+
+
+def _unread(tree: ast.AST) -> Iterator[int]:
+    """Docstrings, parts of f-strings, patterns, and arguments that no page shows."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
+            yield id(node.value)
+        elif isinstance(node, ast.JoinedStr):
+            for part in node.values:
+                yield id(part)
+                if isinstance(part, ast.FormattedValue):
+                    yield from (id(n) for n in ast.walk(part.value) if isinstance(part.value, ast.IfExp))
+                    yield from (id(n) for n in ast.walk(part.format_spec)) if part.format_spec else ()
+        elif isinstance(node, ast.keyword) and node.arg in _UNSHOWN:
+            yield from (id(n) for n in ast.walk(node.value))
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("compile", "Query", "term"):
+            yield from (id(n) for n in ast.walk(node))
+        elif isinstance(node, ast.Raise):
+            yield from (id(n) for n in ast.walk(node))
+
+
+def _variants(node: ast.Constant | ast.JoinedStr) -> Iterator[str]:
+    """The string, once for each choice between two constants that is made inside it."""
+    if isinstance(node, ast.Constant):
+        if isinstance(node.value, str):
+            yield node.value
+        return
+    slots: dict[str, str] = {}
+    choices = [list(_choices(part, slots)) for part in node.values]
+    for _, parts in zip(range(_MOST_VARIANTS), product(*choices), strict=False):
+        yield "".join(parts)
+
+
+def _choices(part: ast.expr, slots: dict[str, str]) -> Iterator[str]:
+    if isinstance(part, ast.Constant):
+        yield str(part.value)
+        return
+    value = part.value if isinstance(part, ast.FormattedValue) else part
+    options = _constants(value)
+    if options:
+        yield from options
+        return
+    yield slots.setdefault(ast.dump(part), f"{{{len(slots)}}}")
+
+
+def _constants(value: Any) -> list[str]:
+    """Texts of ``a if … else b`` where both are constants."""
+    if not isinstance(value, ast.IfExp):
+        return []
+    texts = [n.value for n in (value.body, value.orelse) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return texts if len(texts) == 2 else []
+
+
+if __name__ == "__main__":
+    sys.exit(main())
