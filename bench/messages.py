@@ -26,6 +26,7 @@ from app.catalog.keys import load_keys
 from app.domain.cards import CARDS
 from app.domain.parallel.deepspeed_names import COUNTERPARTS
 from app.domain.parallel.fsdp_names import CALLS, KEYS, SHARDINGS
+from app.domain.parallel.strategy import STRATEGIES
 from app.services.method.evidence import evidence_of
 from app.services.method.rules import TIME_RULES, TRAFFIC_RULES, explained
 from app.web.phrases import is_neutral
@@ -35,10 +36,11 @@ LOCALE = ROOT / "locale"
 WORDS = LOCALE / "words.txt"
 """Words that pages show and that are no sentence anywhere: one a line."""
 MODULES = (
-    "domain/checkpoint", "domain/memory/moments.py", "domain/search/explain.py", "domain/search/pinned.py", "domain/search/results.py",
+    "domain/checkpoint", "domain/memory/moments.py", "domain/search/evaluate.py", "domain/search/mesh.py", "domain/search/scan.py", "domain/search/space.py",
+    "domain/search/table.py", "domain/search/explain.py", "domain/search/pinned.py", "domain/search/results.py",
     "domain/search/rules.py", "domain/search/stretch.py", "domain/search/warn", "domain/search/ways_out.py",
-    "services/config_diff.py", "services/config_meanings.py", "services/method/examples.py", "services/method/lives.py",
-    "services/replan.py", "web/cards.py", "web/catalog_pages.py", "web/catalog_rows.py", "web/charts.py", "web/checkpoint_view.py",
+    "services/cluster.py", "services/config_diff.py", "services/config_meanings.py", "services/method/examples.py", "services/method/lives.py",
+    "services/plan.py", "services/releases.py", "services/replan.py", "web/cards.py", "web/catalog_pages.py", "web/catalog_rows.py", "web/charts.py", "web/checkpoint_view.py",
     "web/compare_pages.py", "web/diff_page.py", "web/fields.py", "web/figures", "web/form_view.py", "web/method", "web/report_page.py",
     "web/views.py", "web/what_if_page.py",
 )  # fmt: skip
@@ -125,6 +127,7 @@ def _of_loaded() -> Iterator[Message]:
         "app/catalog/glossary.json": (w.meaning for w in (*load_terms(), *load_symbols().values())),
         "app/catalog/glossary.json words": (w.word for w in load_terms() if "_" not in w.word),
         "app/catalog/keys.json": (text for key in load_keys() for text in (key.loses, key.replaced_by)),
+        "app/domain/parallel/strategy.py": (strategy.label for strategy in STRATEGIES),
         "app/domain/parallel names": (row.note for row in (*COUNTERPARTS, *KEYS, *CALLS, *SHARDINGS)),
         "app/catalog/accuracy.json": (s["title"] for s in document("accuracy")["sections"]),
     }

@@ -38,6 +38,7 @@ class Phrases:
         for msgid in sorted(slotted, key=lambda text: -len(SLOT.sub("", text))):
             pattern = _Pattern(msgid, messages[msgid], _regex(msgid))
             self._by_start.setdefault(_start(msgid), []).append(pattern)
+        self.patterns = tuple(slotted)
         self.find: Callable[[str], str | None] = lru_cache(maxsize=_KEPT)(self._find)
 
     def _find(self, text: str) -> str | None:
@@ -66,7 +67,7 @@ class Phrases:
         return None
 
     def _filled(self, pattern: _Pattern, values: Mapping[str, str]) -> str | None:
-        put = {slot: self._part(value) for slot, value in values.items()}
+        put = {slot: value if " " not in value and value not in self._exact else self._part(value) for slot, value in values.items()}
         if any(value is None for value in put.values()):
             return None
         return SLOT.sub(lambda slot: str(put[f"s{slot.group()[1:-1]}"]), pattern.msgstr)
@@ -106,7 +107,8 @@ def _regex(msgid: str) -> re.Pattern[str]:
     seen: set[str] = set()
     regex = re.escape(parts[0])
     for slot, rest in zip(slots, parts[1:], strict=True):
-        regex += f"(?P=s{slot})" if slot in seen else f"(?P<s{slot}>.+?)"
+        some = ".+[.:?!]" if regex == "" and rest == " " else ".+?"  # a sentence before a slot
+        regex += f"(?P=s{slot})" if slot in seen else f"(?P<s{slot}>{some})"
         seen.add(slot)
         regex += re.escape(rest)
     return re.compile(regex, re.DOTALL)
