@@ -45,9 +45,16 @@ MODULES = (
     "web/views.py", "web/what_if_page.py",
 )  # fmt: skip
 """Whose strings pages show; folders count with all that is in them."""
+ERRORS = (
+    "catalog/data.py", "domain/errors.py", "domain/parallel/mesh.py", "domain/search/batch.py", "domain/search/pins.py",
+    "domain/search/planner.py", "domain/search/table.py", "domain/units.py", "services/bounds.py", "services/compare.py",
+    "services/config_diff.py", "services/request.py", "services/resolve.py", "services/saved_plans.py", "web/delete_page.py",
+    "web/forms.py", "web/origins.py", "web/problems.py", "web/sign_in.py", "web/validation.py", "web/what_if_page.py",
+)  # fmt: skip
+"""Whose errors a form can get."""
 _PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
 _WORD = re.compile(r"[A-Z][a-z]+(?:[-/][a-z]+)*")
-_CODE = re.compile(r"python |engine\.\w+\(|weights = |\{0\} --|%|,|;|<style|var\(|system-ui|app/|.*\.(?:pt|py)$")
+_CODE = re.compile(r"python |engine\.\w+\(|weights = |\{0\} --|%|,|;|<style|var\(|system-ui|app/|Bearer |.*\.(?:pt|py)$")
 """What begins like this is to be copied, or a part of something longer."""
 _NAMES = frozenset({"Accept", "Adafactor", "Canvas", "False", "Figure", "Lion", "Muon", "True", "saved plans"})
 """Words that no page shows, or that are names."""
@@ -112,6 +119,9 @@ def _of_modules() -> Iterator[Message]:
             words = "web" in file.parts
             for message in strings(file.read_text(encoding="utf-8"), words=words):
                 yield message, str(file.relative_to(ROOT))
+    for name in ERRORS:
+        for message in strings((ROOT / "app" / name).read_text(encoding="utf-8"), words=False, raised=True):
+            yield message, f"app/{name}"
 
 
 def _of_loaded() -> Iterator[Message]:
@@ -141,15 +151,15 @@ def _of_words() -> Iterator[Message]:
             yield line, "locale/words.txt"
 
 
-def strings(source: str, *, words: bool) -> Iterator[str]:
-    """Strings of a module that people read: two words in a row, or with ``words`` a capitalised one.
+def strings(source: str, *, words: bool, raised: bool = False) -> Iterator[str]:
+    """Strings of a module that people read: two words in a row, or with ``words`` a capitalised one; with ``raised`` those of errors too.
 
     Example:
         >>> list(strings("x = f'short by {n} GiB' if a else 'a  b'; y = 'Heads'; z = f'on {n} GPU{\\"s\\" if n > 1 else \\"\\"} in all'", words=True))
         ['Heads', 'on {0} GPUs in all', 'on {0} GPU in all']
     """
     tree = ast.parse(source)
-    skipped = set(_unread(tree))
+    skipped = set(_unread(tree, raised=raised))
     for node in ast.walk(tree):
         if id(node) in skipped or not isinstance(node, (ast.Constant, ast.JoinedStr)):
             continue
@@ -167,7 +177,7 @@ def _whole(text: str) -> str:
     return bare if bare == text or bare.endswith(".") else ""
 
 
-def _unread(tree: ast.AST) -> Iterator[int]:
+def _unread(tree: ast.AST, *, raised: bool) -> Iterator[int]:
     """Docstrings, parts of f-strings, patterns, and arguments that no page shows."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
@@ -182,7 +192,7 @@ def _unread(tree: ast.AST) -> Iterator[int]:
             yield from (id(n) for n in ast.walk(node.value))
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("compile", "Query", "term"):
             yield from (id(n) for n in ast.walk(node))
-        elif isinstance(node, ast.Raise):
+        elif isinstance(node, ast.Raise) and not raised:
             yield from (id(n) for n in ast.walk(node))
 
 

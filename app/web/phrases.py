@@ -13,10 +13,11 @@ from functools import lru_cache
 
 SLOT = re.compile(r"\{\d\}")
 """A place in a message where a figure, a name or a phrase stands."""
-_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}|[a-z]{3,}")
-"""Two words in a row, or a word by itself (matched whole): what is neither is a name, a figure or a formula."""
+_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}|(?<![\w./\-])[a-z]{3,}(?![\w./\-(=])")
+"""Two words in a row, or one in small letters that is no part of a name: what has neither is a name, a figure or a formula."""
 _SENTENCES = re.compile(r"(?<=[.:?!]) (?=[A-Z])")
-_JOINTS = ((" · ", " · "), ("; ", "；"), (", ", "，"), (" and ", "和"))
+_ASIDE = re.compile(r"(.+) \(([^()]+)\)")
+_JOINTS = {" · ": " · ", "; ": "；", ", ": "，", " and ": "和"}
 """What parts of a text are joined with, here and in Chinese."""
 _KEPT = 8192
 
@@ -43,19 +44,27 @@ class Phrases:
 
     def _find(self, text: str) -> str | None:
         """The text in this language; None where a part of it is not known."""
-        whole = self._whole(text)
-        if whole is not None:
-            return whole
+        return self._exact.get(text) or self._split(text, "; ") or self._whole(text) or self._in_parts(text)
+
+    def _in_parts(self, text: str) -> str | None:
         sentences = _SENTENCES.split(text)
         if len(sentences) > 1:
             return self._joined(sentences, "")
-        for joint, here in _JOINTS:
-            parts = text.split(joint)
-            if len(parts) > 1 and (found := self._joined(parts, here)) is not None:
+        for joint in (" · ", ", ", " and "):
+            if (found := self._split(text, joint)) is not None:
                 return found
+        if (match := _ASIDE.fullmatch(text)) and is_neutral(match[2]) and (found := self.find(match[1])) is not None:
+            return f"{found}（{match[2]}）"
+        label, colon, rest = text.partition(": ")
+        if colon and label in self._exact and (found := self._part(rest)) is not None:
+            return f"{self._exact[label]}：{found}"
         if text.endswith(".") and (found := self.find(text[:-1])) is not None:
             return found + "。"
         return None
+
+    def _split(self, text: str, joint: str) -> str | None:
+        parts = text.split(joint)
+        return self._joined(parts, _JOINTS[joint]) if len(parts) > 1 else None
 
     def _whole(self, text: str) -> str | None:
         for tried in dict.fromkeys((text, text[:1].lower() + text[1:])):
@@ -84,10 +93,10 @@ def is_neutral(text: str) -> bool:
     """Whether a text is the same in every language: a name, a figure, a formula.
 
     Example:
-        >>> is_neutral("61.4 GiB"), is_neutral("llama-3.1-8b"), is_neutral("ZeRO-2"), is_neutral("needs more")
-        (True, True, True, False)
+        >>> [is_neutral(text) for text in ("61.4 GiB", "llama-3.1-8b", "ZeRO-2", "world_size", "on 2 ranks", "needs more")]
+        [True, True, True, True, False, False]
     """
-    return not re.search(r"[A-Za-z]{2,},? [a-z]{2,}", text) and not re.fullmatch(r"[a-z]{3,}", text.strip(" ,.;:"))
+    return not _PROSE.search(text)
 
 
 def _words(msgid: str) -> bool:
@@ -107,7 +116,7 @@ def _regex(msgid: str) -> re.Pattern[str]:
     seen: set[str] = set()
     regex = re.escape(parts[0])
     for slot, rest in zip(slots, parts[1:], strict=True):
-        some = ".+[.:?!]" if regex == "" and rest == " " else ".+?"  # a sentence before a slot
+        some = r".+[.:?!]|\S+" if regex == "" and rest == " " else ".+?"  # a sentence or a name before a slot
         regex += f"(?P=s{slot})" if slot in seen else f"(?P<s{slot}>{some})"
         seen.add(slot)
         regex += re.escape(rest)
