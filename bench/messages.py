@@ -6,14 +6,11 @@ modules below are taken as they stand, f-strings with a slot for each expression
 
 from __future__ import annotations
 
-import ast
 import io
 import re
 import sys
 from collections.abc import Iterable, Iterator
-from itertools import product
 from pathlib import Path
-from typing import Any
 
 from babel.messages import Catalog
 from babel.messages.pofile import read_po, write_po
@@ -23,26 +20,28 @@ from app.catalog.claims import claim_topics, load_claims
 from app.catalog.data import document
 from app.catalog.glossary import load_symbols, load_terms
 from app.catalog.keys import load_keys
-from app.domain.cards import CARDS
 from app.domain.parallel.deepspeed_names import COUNTERPARTS
 from app.domain.parallel.fsdp_names import CALLS, KEYS, SHARDINGS
 from app.domain.parallel.strategy import STRATEGIES
 from app.services.method.evidence import evidence_of
+from app.services.method.figures import all_cards
 from app.services.method.rules import TIME_RULES, TRAFFIC_RULES, explained
 from app.web.phrases import is_neutral
+from bench.strings import strings
 
 ROOT = Path(__file__).resolve().parents[1]
 LOCALE = ROOT / "locale"
 WORDS = LOCALE / "words.txt"
 """Words that pages show and that are no sentence anywhere: one a line."""
 MODULES = (
-    "domain/checkpoint", "domain/memory/moments.py", "domain/search/evaluate.py", "domain/search/mesh.py", "domain/search/scan.py", "domain/search/space.py",
-    "domain/search/table.py", "domain/search/explain.py", "domain/search/pinned.py", "domain/search/results.py",
-    "domain/search/rules.py", "domain/search/stretch.py", "domain/search/warn", "domain/search/ways_out.py",
-    "services/cluster.py", "services/config_diff.py", "services/config_meanings.py", "services/method/examples.py", "services/method/lives.py",
-    "services/plan.py", "services/releases.py", "services/replan.py", "web/cards.py", "web/catalog_pages.py", "web/catalog_rows.py", "web/charts.py", "web/checkpoint_view.py",
-    "web/compare_pages.py", "web/diff_page.py", "web/fields.py", "web/figures", "web/form_view.py", "web/method", "web/report_page.py",
-    "web/views.py", "web/what_if_page.py",
+    "domain/checkpoint", "domain/memory/moments.py", "domain/search/evaluate.py", "domain/search/explain.py",
+    "domain/search/mesh.py", "domain/search/pinned.py", "domain/search/results.py", "domain/search/rules.py",
+    "domain/search/scan.py", "domain/search/space.py", "domain/search/stretch.py", "domain/search/table.py", "domain/search/warn",
+    "domain/search/ways_out.py", "services/cluster.py", "services/config_diff.py", "services/config_meanings.py",
+    "services/method/examples.py", "services/method/lives.py", "services/plan.py", "services/releases.py", "services/replan.py",
+    "web/cards.py", "web/catalog_pages.py", "web/catalog_rows.py", "web/charts.py", "web/checkpoint_view.py",
+    "web/compare_pages.py", "web/diff_page.py", "web/fields.py", "web/figures", "web/form_view.py", "web/method",
+    "web/report_page.py", "web/views.py", "web/what_if_page.py",
 )  # fmt: skip
 """Whose strings pages show; folders count with all that is in them."""
 ERRORS = (
@@ -52,15 +51,9 @@ ERRORS = (
     "web/forms.py", "web/origins.py", "web/problems.py", "web/sign_in.py", "web/validation.py", "web/what_if_page.py",
 )  # fmt: skip
 """Whose errors a form can get."""
-_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}")
-_WORD = re.compile(r"[A-Z][a-z]+(?:[-/][a-z]+)*")
-_CODE = re.compile(r"python |engine\.\w+\(|weights = |\{0\} --|%|,|;|<style|var\(|system-ui|app/|Bearer |.*\.(?:pt|py)$")
-"""What begins like this is to be copied, or a part of something longer."""
-_NAMES = frozenset({"Accept", "Adafactor", "Canvas", "False", "Figure", "Lion", "Muon", "True", "saved plans"})
-"""Words that no page shows, or that are names."""
-_UNSHOWN = frozenset({"description", "summary", "equation", "source", "examples", "pattern"})
-"""Keywords whose strings are for the API's document, or are read by the code."""
-_MOST_VARIANTS = 8
+_DATED = re.compile(
+    r'^"(POT-Creation-Date|PO-Revision-Date|Generated-By|Report-Msgid-Bugs-To|Last-Translator|Language-Team): .*\n', re.MULTILINE
+)
 Message = tuple[str | tuple[str, str], str]
 """A message, singular and plural where it has both, and the file it is from."""
 
@@ -92,7 +85,7 @@ def written(catalog: Catalog) -> str:
     """The file of a catalogue, without what changes at each run."""
     out = io.BytesIO()
     write_po(out, catalog, width=0, no_location=False, include_lineno=False, omit_header=False, ignore_obsolete=True)
-    return re.sub(r'^"(POT-Creation-Date|PO-Revision-Date|Generated-By|Report-Msgid-Bugs-To): .*\n', "", out.getvalue().decode(), flags=re.M)
+    return _DATED.sub("", out.getvalue().decode())
 
 
 def extracted() -> Catalog:
@@ -108,7 +101,7 @@ def _of_templates() -> Iterator[Message]:
     for path in sorted((ROOT / "templates").rglob("*.html")):
         with path.open("rb") as file:
             for _, _, message, _ in babel_extract(file, ("_", "gettext", "ngettext"), (), options):
-                parts = [message] if isinstance(message, str) else [part for part in message if part]
+                parts = [message] if isinstance(message, str) else [part for part in message or () if part]
                 yield (parts[0] if len(parts) == 1 else (parts[0], parts[1])), str(path.relative_to(ROOT))
 
 
@@ -125,12 +118,13 @@ def _of_modules() -> Iterator[Message]:
 
 
 def _of_loaded() -> Iterator[Message]:
-    cards = [explained(card.doc) for card in CARDS.values()]
+    cards = [card for _, card in sorted(all_cards().items())]
+    docs = [explained(card.doc) for card in cards]
     rules = [(rule.title, *rule.explained.text) for rule in (*TRAFFIC_RULES, *TIME_RULES)]
     claims = load_claims()
     groups: dict[str, Iterable[str]] = {
-        "app/domain cards": (text for card in CARDS.values() for text in (card.title, card.changes_it)),
-        "app/domain docstrings": (text for doc in cards for text in (*doc.text, doc.assumes)),
+        "app/domain cards": (text for card in cards for text in (card.title, card.changes_it)),
+        "app/domain docstrings": (text for doc in docs for text in (*doc.text, doc.assumes)),
         "app/domain rules": (text for rule in rules for text in rule),
         "app/catalog/claims.json": (*claim_topics().values(), *(text for c in claims for text in (c.claim, c.truth))),
         "app/services/method/evidence.py": (fact.what for c in claims for fact in evidence_of(c.key)),
@@ -138,7 +132,7 @@ def _of_loaded() -> Iterator[Message]:
         "app/catalog/glossary.json words": (w.word for w in load_terms() if "_" not in w.word),
         "app/catalog/keys.json": (text for key in load_keys() for text in (key.loses, key.replaced_by)),
         "app/domain/parallel/strategy.py": (strategy.label for strategy in STRATEGIES),
-        "app/domain/parallel names": (row.note for row in (*COUNTERPARTS, *KEYS, *CALLS, *SHARDINGS)),
+        "app/domain/parallel names": (*(c.note for c in COUNTERPARTS), *(r.note for r in (*KEYS, *CALLS)), *(s.note for s in SHARDINGS)),
         "app/catalog/accuracy.json": (s["title"] for s in document("accuracy")["sections"]),
     }
     for place, texts in groups.items():
@@ -149,83 +143,6 @@ def _of_words() -> Iterator[Message]:
     for line in WORDS.read_text(encoding="utf-8").splitlines():
         if line:
             yield line, "locale/words.txt"
-
-
-def strings(source: str, *, words: bool, raised: bool = False) -> Iterator[str]:
-    """Strings of a module that people read: two words in a row, or with ``words`` a capitalised one; with ``raised`` those of errors too.
-
-    Example:
-        >>> list(strings("x = f'short by {n} GiB' if a else 'a  b'; y = 'Heads'; z = f'on {n} GPU{\\"s\\" if n > 1 else \\"\\"} in all'", words=True))
-        ['Heads', 'on {0} GPUs in all', 'on {0} GPU in all']
-    """
-    tree = ast.parse(source)
-    skipped = set(_unread(tree, raised=raised))
-    for node in ast.walk(tree):
-        if id(node) in skipped or not isinstance(node, (ast.Constant, ast.JoinedStr)):
-            continue
-        for text in map(_whole, _variants(node)):
-            bare = re.sub(r"\{\d\}", "", text)
-            if _CODE.match(text) or text in _NAMES:
-                continue
-            if _PROSE.search(bare) or (words and _WORD.fullmatch(text)) or ("{" in text and re.search(r"[a-z]{3,}", bare) and " " in text):
-                yield text
-
-
-def _whole(text: str) -> str:
-    """A string without the spaces that join it to others; nothing where it is only a part of a sentence."""
-    bare = text.strip()
-    return bare if bare == text or bare.endswith(".") else ""
-
-
-def _unread(tree: ast.AST, *, raised: bool) -> Iterator[int]:
-    """Docstrings, parts of f-strings, patterns, and arguments that no page shows."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield id(node.value)
-        elif isinstance(node, ast.JoinedStr):
-            for part in node.values:
-                yield id(part)
-                if isinstance(part, ast.FormattedValue):
-                    yield from (id(n) for n in ast.walk(part.value) if isinstance(part.value, ast.IfExp))
-                    yield from (id(n) for n in ast.walk(part.format_spec)) if part.format_spec else ()
-        elif isinstance(node, ast.keyword) and node.arg in _UNSHOWN:
-            yield from (id(n) for n in ast.walk(node.value))
-        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("compile", "Query", "term"):
-            yield from (id(n) for n in ast.walk(node))
-        elif isinstance(node, ast.Raise) and not raised:
-            yield from (id(n) for n in ast.walk(node))
-
-
-def _variants(node: ast.Constant | ast.JoinedStr) -> Iterator[str]:
-    """The string, once for each choice between two constants that is made inside it."""
-    if isinstance(node, ast.Constant):
-        if isinstance(node.value, str):
-            yield node.value
-        return
-    slots: dict[str, str] = {}
-    choices = [list(_choices(part, slots)) for part in node.values]
-    for _, parts in zip(range(_MOST_VARIANTS), product(*choices), strict=False):
-        yield "".join(parts)
-
-
-def _choices(part: ast.expr, slots: dict[str, str]) -> Iterator[str]:
-    if isinstance(part, ast.Constant):
-        yield str(part.value)
-        return
-    value = part.value if isinstance(part, ast.FormattedValue) else part
-    options = _constants(value)
-    if options:
-        yield from options
-        return
-    yield slots.setdefault(ast.dump(part), f"{{{len(slots)}}}")
-
-
-def _constants(value: Any) -> list[str]:
-    """Texts of ``a if … else b`` where both are constants."""
-    if not isinstance(value, ast.IfExp):
-        return []
-    texts = [n.value for n in (value.body, value.orelse) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
-    return texts if len(texts) == 2 else []
 
 
 if __name__ == "__main__":

@@ -20,6 +20,6 @@ def post_language(request: Request, pairs: Posted) -> Response:
     key = given.get(PARAMETER, "")
     if key not in LANGUAGES:
         raise InvalidRequestError.at(PARAMETER, msg=f"there is no language {key[:20]!r}", hint=f"there are {', '.join(LANGUAGES)}")
-    response = Response(status_code=303, headers={"location": local_path(given.get("next", "/")), "cache-control": "no-store"})
+    response = Response(status_code=303, headers={"location": local_path(given.get("back", "/")), "cache-control": "no-store"})
     remember(response, key, secure=request.url.scheme == "https")
     return response

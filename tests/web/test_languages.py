@@ -14,6 +14,7 @@ from app.web.languages import LANGUAGES, catalogue
 from app.web.phrases import Phrases
 from app.web.schemas import EXAMPLE_REQUEST
 from bench import messages
+from bench.strings import strings
 
 HTML = {"accept": "text/html"}
 CHINESE = HTML | {"accept-language": "zh-CN,zh;q=0.9,en;q=0.8"}
@@ -42,7 +43,9 @@ PAGES = (
     "/charts/what-if-sequence.html",
 )
 PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}|^[a-z]{3,}$")
-NAMES = re.compile(r"logits|tokens?/s|state dict|torch\.compile|adamw|compile|foreach|fused|loop|flash|sdpa|eager|deepspeed|rank|token|API|ddp|torch")
+NAMES = re.compile(
+    r"logits|tokens?/s|state dict|torch\.compile|adamw|compile|foreach|fused|loop|flash|sdpa|eager|deepspeed|rank|token|API|ddp|torch"
+)
 """English words that are names in Chinese as well: of values, of units, of tensors."""
 VOID = frozenset({"area", "br", "col", "hr", "img", "input", "link", "meta", "rect", "line", "circle", "path", "polygon", "source"})
 CODE = frozenset({"code", "pre", "script", "style", "math", "textarea", "datalist"})
@@ -129,7 +132,7 @@ def test_the_address_is_remembered(client: TestClient) -> None:
 @pytest.mark.parametrize("to", ["/plans?q=a", "/", QUESTION])
 def test_the_switch_needs_no_script(client: TestClient, to: str) -> None:
     """A form posts the choice, which is kept in a cookie, and the browser goes back to where it was."""
-    answer = client.post("/language", data={"lang": "zh", "next": to}, follow_redirects=False)
+    answer = client.post("/language", data={"lang": "zh", "back": to}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, to)
     assert answer.headers["set-cookie"].startswith("lang=zh;")
     client.cookies.clear()
@@ -138,7 +141,7 @@ def test_the_switch_needs_no_script(client: TestClient, to: str) -> None:
 @pytest.mark.parametrize("to", ["https://evil.example/", "//evil.example", "/\\evil.example", "javascript:alert(1)", "/a\r\nx: y", ""])
 def test_the_switch_goes_to_no_other_site(client: TestClient, to: str) -> None:
     """Whatever is no path of this service leads to its first page."""
-    answer = client.post("/language", data={"lang": "zh", "next": to}, follow_redirects=False)
+    answer = client.post("/language", data={"lang": "zh", "back": to}, follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/")
     client.cookies.clear()
 
@@ -155,7 +158,7 @@ def test_the_switch_refuses_other_sites_and_unknown_languages(client: TestClient
 def test_every_page_offers_both_languages(client: TestClient) -> None:
     """With the page's own address to come back to, and the language it is in marked."""
     html = client.get(QUESTION + "&lang=zh", headers=HTML).text
-    assert f'<input type="hidden" name="next" value="{QUESTION.replace("&", "&amp;")}">' in html
+    assert f'<input type="hidden" name="back" value="{QUESTION.replace("&", "&amp;")}">' in html
     assert re.search(r'value="zh" lang="zh-Hans" title="简体中文" aria-current="true">中</button>', html)
     client.cookies.clear()
 
@@ -250,6 +253,14 @@ def test_every_pattern_matches_what_it_is_made_of() -> None:
         phrases = catalogue(language.folder).phrases
         lost = [msgid for msgid in phrases.patterns if phrases.find(re.sub(r"\{(\d)\}", r"1\1", msgid)) is None]
         assert lost == []
+
+
+def test_a_choice_inside_a_sentence_is_two_messages() -> None:
+    """What an f-string puts in is a slot, the same expression the same one; a word chosen between two is no slot."""
+    source = "a = f\"{n} rank{'s' if n > 1 else ''} and {n:,} of {most()} in all\""
+    assert set(strings(source, words=False)) == {"{0} ranks and {1} of {2} in all", "{0} rank and {1} of {2} in all"}
+    assert list(strings('"""A docstring of words."""; raise ValueError("a bad value")', words=False)) == []
+    assert list(strings('raise ValueError("a bad value")', words=False, raised=True)) == ["a bad value"]
 
 
 def _one(message: Message) -> str:
