@@ -34,7 +34,7 @@ from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
-from app.web import api, compare_pages, health, middleware, openapi, pages, problems, sign_in, sweeps
+from app.web import api, audit_pages, compare_pages, health, middleware, openapi, pages, problems, sign_in, sweeps
 from app.web.assets import VendoredFiles
 from app.web.schemas import EXAMPLE_REQUEST
 
@@ -77,6 +77,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
     app.include_router(pages.router)
     app.include_router(api.router)
+    app.include_router(audit_pages.router)
     app.include_router(sweeps.router)
     app.include_router(health.router)
     if settings.require_keys:

@@ -34,6 +34,7 @@ LOCALE = ROOT / "locale"
 WORDS = LOCALE / "words.txt"
 """Words that pages show and that are no sentence anywhere: one a line."""
 MODULES = (
+    "services/audit.py", "services/audit_prediction.py", "services/audit_subject.py", "web/audit_view.py",
     "domain/checkpoint", "domain/memory/moments.py", "domain/search/evaluate.py", "domain/search/explain.py",
     "domain/search/mesh.py", "domain/search/pinned.py", "domain/search/results.py", "domain/search/rules.py",
     "domain/search/scan.py", "domain/search/space.py", "domain/search/stretch.py", "domain/search/table.py", "domain/search/warn",

@@ -7,10 +7,11 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
+from app.services.audit_request import AuditRequest
 from app.services.request import PlanRequest
 from app.services.sweeps.reading import SweepIn
 from app.web.comparing import CompareOut, ReplanOut
-from app.web.schemas import CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest, SweepOut
+from app.web.schemas import AuditOut, CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest, SweepOut
 
 M_co = TypeVar("M_co", bound=BaseModel, covariant=True)
 
@@ -49,6 +50,7 @@ class Answered(Operation, Generic[M_co]):
 
 PLAN = Answered(method="POST", path="/plan", body=PlanRequest, answer=PlanOut)
 PLAN_FILE = Operation(method="POST", path="/plan/{file}", body=PlanRequest, query=("dialect",))
+AUDIT = Answered(method="POST", path="/audit", body=AuditRequest, answer=AuditOut)
 SAVE = Answered(method="POST", path="/plans", body=SaveRequest, headers=("Idempotency-Key",), answer=SavedPlanOut)
 PLANS = Answered(method="GET", path="/plans", query=("q", "name", "model", "gpu", "cursor", "limit"), answer=PlanListOut)
 GET = Answered(method="GET", path="/plans/{plan_id}", answer=SavedPlanOut)

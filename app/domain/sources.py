@@ -23,6 +23,8 @@ class Source:
 _ARXIV = "https://arxiv.org/abs/"
 _DS = "https://github.com/deepspeedai/DeepSpeed/blob/master/deepspeed/"
 _TORCH = "https://github.com/pytorch/pytorch/blob/main/torch/"
+_ACCELERATE = "https://github.com/huggingface/accelerate/blob/main/src/accelerate/"
+_HF = "https://github.com/huggingface/transformers/blob/main/src/transformers/"
 
 SOURCES: dict[str, Source] = {
     s.key: s
@@ -49,6 +51,15 @@ SOURCES: dict[str, Source] = {
         Source("ds-offload-config", "DeepSpeed 0.19.8, runtime/zero/offload_config.py", _DS + "runtime/zero/offload_config.py"),
         Source("ds-constants", "DeepSpeed 0.19.8, runtime/constants.py", _DS + "runtime/constants.py"),
         Source("ds-swap", "DeepSpeed 0.19.8, runtime/swap_tensor", _DS + "runtime/swap_tensor"),
+        Source("ds-config", "DeepSpeed 0.17.1 to 0.19.8, runtime/config.py and runtime/config_utils.py", _DS + "runtime/config.py"),
+        Source("ds-precision", "DeepSpeed 0.19.8, runtime/precision_config.py", _DS + "runtime/precision_config.py"),
+        Source("ds-schedules", "DeepSpeed 0.19.8, runtime/lr_schedules.py", _DS + "runtime/lr_schedules.py"),
+        Source("ds-zenflow", "DeepSpeed 0.19.8, runtime/zenflow", _DS + "runtime/zenflow"),
+        Source("ds-compile", "DeepSpeed 0.19.8, compile/config.py", _DS + "compile/config.py"),
+        Source("ds-tensor", "DeepSpeed 0.19.8, runtime/tensor_parallel/config.py", _DS + "runtime/tensor_parallel/config.py"),
+        Source("ds-groups", "DeepSpeed 0.19.8, utils/groups.py", _DS + "utils/groups.py"),
+        Source("ds-accelerator", "DeepSpeed 0.19.8, accelerator/cuda_accelerator.py", "https://github.com/deepspeedai/DeepSpeed/blob/master/accelerator/cuda_accelerator.py"),
+        Source("hf-deepspeed", "transformers 5.24, integrations/deepspeed.py", "https://github.com/huggingface/transformers/blob/main/src/transformers/integrations/deepspeed.py"),
         Source("ds-checkpoint", "DeepSpeed 0.19.8, runtime/engine.py save_checkpoint, and files it wrote", _DS + "runtime/engine.py"),
         Source("ds-zero-to-fp32", "DeepSpeed 0.19.8, utils/zero_to_fp32.py", _DS + "utils/zero_to_fp32.py"),
         Source("torch-dcp", "PyTorch 2.13, torch/distributed/checkpoint, and files it wrote", _TORCH + "distributed/checkpoint"),
@@ -61,6 +72,13 @@ SOURCES: dict[str, Source] = {
         Source("hf-activations", "Saved tensors of transformers 5.24 blocks, counted operation by operation on fake tensors"),
         Source("hf-loading", "transformers 5.24, modeling_utils.py", "https://github.com/huggingface/transformers/blob/main/src/transformers/modeling_utils.py"),
         Source("hf-loss", "transformers 5.24, loss/loss_utils.py", "https://github.com/huggingface/transformers/blob/main/src/transformers/loss/loss_utils.py"),
+        Source("accelerate-launch", "accelerate 1.15, commands/launch.py and utils/launch.py", _ACCELERATE + "commands/launch.py"),
+        Source("accelerate-plugin", "accelerate 1.15, utils/dataclasses.py", _ACCELERATE + "utils/dataclasses.py"),
+        Source("accelerate-fsdp", "accelerate 1.15, utils/fsdp_utils.py", _ACCELERATE + "utils/fsdp_utils.py"),
+        Source("accelerate-parallelism", "accelerate 1.15, parallelism_config.py", _ACCELERATE + "parallelism_config.py"),
+        Source("accelerate-state", "accelerate 1.15, state.py", _ACCELERATE + "state.py"),
+        Source("hf-arguments", "transformers 5.24, training_args.py", _HF + "training_args.py"),
+        Source("hf-trainer", "transformers 5.24, trainer.py", _HF + "trainer.py"),
         Source("liger", "Hsu et al., Liger Kernel", _ARXIV + "2410.10989"),
         Source("nccl", "NVIDIA NCCL, src/graph/tuning.cc", "https://github.com/NVIDIA/nccl/blob/master/src/graph/tuning.cc"),
         Source("nccl-tests", "NVIDIA nccl-tests, doc/PERFORMANCE.md", "https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md"),

@@ -66,7 +66,7 @@ def resolve(request: PlanRequest, hub: Hub | None = None) -> Resolved:
     cluster = resolve_pools(request.cluster.pools)
     setup = TrainingSetup(
         model=model.architecture,
-        recipe=_recipe(request.training),
+        recipe=recipe_of(request.training),
         pool=cluster.pools[0],
         rates=fitted_rates(),
         headroom_frac=request.headroom_frac,
@@ -146,7 +146,8 @@ def _shape(given: ShapeIn) -> Shape:
     return Shape(**values)
 
 
-def _recipe(given: TrainingIn) -> Recipe:
+def recipe_of(given: TrainingIn) -> Recipe:
+    """The recipe of a request."""
     values = given.model_dump(exclude={"tokens_from", "adapter"})
     values["seq_len"] = tokens_of(given.tokens_from) if given.tokens_from else given.seq_len
     values["trainable_params"] = round(given.trainable_params) if given.trainable_params else None

@@ -76,17 +76,8 @@ class Form:
 def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     """Read form fields; unknown names, text that is no number and values that make no sense become errors."""
     given = list(pairs)
-    values, errors = _collect(given)
+    values, document, errors = read_parts(given)
     pools = _shown_pools(given, errors)
-    tree: dict[str, Any] = {}
-    for name, text in values.items():
-        field = all_fields()[name]
-        try:
-            _put(tree, field.path, _value(field, text))
-        except ValueError as error:
-            errors.append(FormError(name, str(error)))
-    _prefer(tree, values)
-    document = _listed(tree)
     for part in ("model", "training", "cluster"):
         document.setdefault(part, {})
     document["cluster"].setdefault("pools", [{}])
@@ -96,6 +87,25 @@ def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
         errors += _besides(field_errors(invalid.errors(), PlanRequest), {error.field for error in errors})
         return Form(values=values, errors=tuple(errors), pools=pools)
     return Form(values=values, errors=tuple(errors), request=None if errors else request, pools=pools)
+
+
+def read_parts(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], dict[str, Any], list[FormError]]:
+    """What was typed, the parts of a request it stands for, which need not make a whole one, and what could not be read."""
+    values, errors = _collect(pairs)
+    tree: dict[str, Any] = {}
+    for name, text in values.items():
+        field = all_fields()[name]
+        try:
+            _put(tree, field.path, _value(field, text))
+        except ValueError as error:
+            errors.append(FormError(name, str(error)))
+    _prefer(tree, values)
+    return values, _listed(tree), errors
+
+
+def at_fields(found: Iterable[FieldError], errors: Iterable[FormError]) -> list[FormError]:
+    """Complaints at the fields of a form, but those that only follow from a field that could not be read."""
+    return _besides(found, {error.field for error in errors})
 
 
 def _besides(found: Iterable[FieldError], known: set[str]) -> list[FormError]:

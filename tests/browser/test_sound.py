@@ -36,6 +36,7 @@ PAGES: dict[str, str] = {
     "report": "/plans/{id}/report",
     "delete": "/plans/{id}/delete",
     "compare": "/plans/compare?ids={id},{other}",
+    "audit": "/audit",
     "method": "/method",
     "catalog": "/catalog",
     "gpus": "/catalog/gpus",

@@ -17,7 +17,7 @@ OPERATIONS: dict[str, Operation] = {name: found for name, found in vars(operatio
 METHODS = {
     "PLAN": Client.plan, "PLAN_FILE": Client.plan_file, "SAVE": Client.save, "PLANS": Client.plans, "GET": Client.get,
     "FILE": Client.file, "DELETE": Client.delete, "REPLAN": Client.replan, "COMPARE": Client.compare, "CATALOG": Client.catalog,
-    "READY": Client.ready, "SWEEP": Client.sweep, "GET_SWEEP": Client.get_sweep, "SWEEP_RESULTS": Client.sweep_rows,
+    "READY": Client.ready, "AUDIT": Client.audit, "SWEEP": Client.sweep, "GET_SWEEP": Client.get_sweep, "SWEEP_RESULTS": Client.sweep_rows,
     "CANCEL_SWEEP": Client.cancel_sweep, "DELETE_SWEEP": Client.delete_sweep,
 }  # fmt: skip
 ABSENT = {

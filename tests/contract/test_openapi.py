@@ -137,6 +137,13 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(200, "/plans/{plan_id}/replan", "POST", path=f"/plans/{plan}/replan", headers=accept)
         ask(404, "/plans/{plan_id}/replan", "POST", path="/plans/none/replan", headers=accept)
     ask_sweeps(ask, client)
+    ask(400, "/audit", "POST", content=b"{", headers=JSON)
+    ask(413, "/audit", "POST", content=BIG, headers=JSON)
+    ask(415, "/audit", "POST", content=b"x")
+    for accept in ({}, HTML):
+        ask(422, "/audit", "POST", json={"text": "[1]"}, headers=accept)
+    for more in ({}, {name: EXAMPLE_REQUEST[name] for name in ("model", "training", "cluster")}):
+        ask(200, "/audit", "POST", json={"config": {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1}} | more)
     for route in ("/healthz", "/readyz", "/metrics"):
         ask(200, route, "GET")
     ask(422, "/plans/{plan_id}", "DELETE")

@@ -17,7 +17,7 @@ from app.domain.parallel.mesh import Degrees, divisors
 from app.domain.parallel.strategy import Strategy, find_strategies
 from app.domain.search.constraints import AXES, Constraints
 from app.domain.search.mesh import degrees_of
-from app.domain.search.rules import NO_OFFLOAD, why_not_degree, why_not_group, why_not_precision, why_not_stage
+from app.domain.search.rules import NO_OFFLOAD, why_not_degree, why_not_device, why_not_group, why_not_precision, why_not_stage
 from app.domain.setup import TrainingSetup
 
 
@@ -148,6 +148,8 @@ def _offload(asked: _Asked, strategy: Strategy) -> FieldError | None:
 
 def _precision(asked: _Asked, strategy: Strategy) -> FieldError | None:
     """Pure 16-bit training where the strategy keeps a master all the same, or needs an offload that is pinned away."""
+    if reason := why_not_device(asked.setup, strategy):
+        return FieldError(("training", "precision"), reason, "use precision fp32, or a framework that does not refuse it: fsdp2 or ddp")
     where = asked.constraints.offload_optimizer or "cpu"
     on_disk = where == "nvme" and strategy.parameters != "none"  # below stage 3 DeepSpeed makes it the CPU
     reason = why_not_precision(asked.setup, strategy, (2 if on_disk else int(where != "none"), 0))

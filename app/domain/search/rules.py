@@ -33,9 +33,23 @@ def why_not_offload(strategy: Strategy, pair: tuple[int, int]) -> str:
     return ""
 
 
+_BEFORE_VOLTA = ("maxwell", "pascal")
+"""Architectures of compute capability 5 and 6. Source: DeepSpeed 0.19.8 accelerator/cuda_accelerator.py ``is_fp16_supported``."""
+
+
+def why_not_device(setup: TrainingSetup, strategy: Strategy) -> str:
+    """A compute dtype that DeepSpeed refuses on this device."""
+    gpu = setup.pool.node.gpu
+    if strategy.framework != "deepspeed" or setup.recipe.precision != "fp16" or gpu.architecture not in _BEFORE_VOLTA:
+        return ""
+    return f"DeepSpeed refuses fp16 on GPUs before compute capability 7.0, as {gpu.name} is"
+
+
 def why_not_precision(setup: TrainingSetup, strategy: Strategy, offload: tuple[int, int]) -> str:
-    """Pure low precision that DeepSpeed does not offer in every combination."""
+    """Precisions that DeepSpeed does not offer: fp16 on old devices, and pure low precision in some combinations."""
     recipe = setup.recipe
+    if reason := why_not_device(setup, strategy):
+        return reason
     if strategy.framework == "ddp" and strategy.states == "all":
         return _why_not_redundancy(setup)
     if strategy.framework != "deepspeed" or recipe.master_weights or recipe.precision == "fp32":
