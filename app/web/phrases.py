@@ -13,20 +13,26 @@ from functools import lru_cache
 
 SLOT = re.compile(r"\{\d\}")
 """A place in a message where a figure, a name or a phrase stands."""
-_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}|(?<![\w./\-])[a-z]{3,}(?![\w./\-(=])")
+_PROSE = re.compile(r"[A-Za-z]{2,},? [a-z]{2,}|(?<![\w./\-])[a-z]{3,}(?![\w./\-(=])| (?:at|by|in|is|of|on|or|to) ")
 """Two words in a row, or one in small letters that is no part of a name: what has neither is a name, a figure or a formula."""
 _SENTENCES = re.compile(r"(?<=[.:?!]) (?=[A-Z])")
 _ASIDE = re.compile(r"(.+) \(([^()]+)\)")
 _JOINTS = {" · ": " · ", "; ": "；", ", ": "，", " and ": "和"}
 """What parts of a text are joined with, here and in Chinese."""
-_KEPT = 8192
+_KEPT, _WEAK = 8192, 4
+
+
+_APART = re.compile(r"(?<=[\u4e00-\u9fff]) (?=[\u4e00-\u9fff])")
+"""A space between two Chinese characters, left from one beside a slot."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Pattern:
-    msgid: str
+    """A message with slots; a weak one says so little that only what is known takes its slots."""
+
     msgstr: str
     regex: re.Pattern[str]
+    is_weak: bool
 
 
 class Phrases:
@@ -37,20 +43,21 @@ class Phrases:
         self._by_start: dict[str, list[_Pattern]] = {}
         slotted = [msgid for msgid in messages if SLOT.search(msgid) and _words(msgid)]
         for msgid in sorted(slotted, key=lambda text: -len(SLOT.sub("", text))):
-            pattern = _Pattern(msgid, messages[msgid], _regex(msgid))
+            pattern = _Pattern(messages[msgid], _regex(msgid), is_weak=len(re.findall("[A-Za-z]", SLOT.sub("", msgid))) <= _WEAK)
             self._by_start.setdefault(_start(msgid), []).append(pattern)
         self.patterns = tuple(slotted)
         self.find: Callable[[str], str | None] = lru_cache(maxsize=_KEPT)(self._find)
 
     def _find(self, text: str) -> str | None:
         """The text in this language; None where a part of it is not known."""
-        return self._exact.get(text) or self._split(text, "; ") or self._whole(text) or self._in_parts(text)
+        exact = self._exact.get(text) or self._exact.get(text[:1].lower() + text[1:])
+        return exact or self._split(text, "; ") or self._split(text, ", ") or self._whole(text) or self._in_parts(text)
 
     def _in_parts(self, text: str) -> str | None:
         sentences = _SENTENCES.split(text)
         if len(sentences) > 1:
             return self._joined(sentences, "")
-        for joint in (" · ", ", ", " and "):
+        for joint in (" · ", " and "):
             if (found := self._split(text, joint)) is not None:
                 return found
         if (match := _ASIDE.fullmatch(text)) and is_neutral(match[2]) and (found := self.find(match[1])) is not None:
@@ -68,18 +75,18 @@ class Phrases:
 
     def _whole(self, text: str) -> str | None:
         for tried in dict.fromkeys((text, text[:1].lower() + text[1:])):
-            if self._exact.get(tried):
-                return self._exact[tried]
             for pattern in (*self._by_start.get(_start(tried), ()), *self._by_start.get("", ())):
                 if (match := pattern.regex.fullmatch(tried)) and (found := self._filled(pattern, match.groupdict())) is not None:
                     return found
         return None
 
     def _filled(self, pattern: _Pattern, values: Mapping[str, str]) -> str | None:
+        if pattern.is_weak and not all(is_neutral(value) or value in self._exact for value in values.values()):
+            return None
         put = {slot: value if " " not in value and value not in self._exact else self._part(value) for slot, value in values.items()}
         if any(value is None for value in put.values()):
             return None
-        return SLOT.sub(lambda slot: str(put[f"s{slot.group()[1:-1]}"]), pattern.msgstr)
+        return _APART.sub("", SLOT.sub(lambda slot: str(put[f"s{slot.group()[1:-1]}"]), pattern.msgstr))
 
     def _joined(self, parts: Iterable[str], joint: str) -> str | None:
         found = [self._part(part) for part in parts]

@@ -239,8 +239,8 @@ def test_there_is_a_catalogue_for_each_language() -> None:
 def test_figures_pass_through_sentences() -> None:
     """A pattern takes what stands in its slots over; where a part is not known, nothing is half translated."""
     phrases = Phrases({"short by {0} of {1}": "{1} 中差 {0}", "host memory": "主机内存", "needs {0}": "需要 {0}"})
-    assert phrases.find("short by 3 GiB of host memory") == "主机内存 中差 3 GiB"
-    assert phrases.find("short by 3 GiB of host memory; needs 2 GPUs") == "主机内存 中差 3 GiB；需要 2 GPUs"
+    assert phrases.find("short by 3 GiB of host memory") == "主机内存中差 3 GiB"
+    assert phrases.find("short by 3 GiB of host memory; needs 2 GPUs") == "主机内存中差 3 GiB；需要 2 GPUs"
     assert phrases.find("short by something else of host memory") is None
     assert phrases.find("nothing of the kind") is None
 
