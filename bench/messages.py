@@ -34,7 +34,9 @@ LOCALE = ROOT / "locale"
 WORDS = LOCALE / "words.txt"
 """Words that pages show and that are no sentence anywhere: one a line."""
 MODULES = (
-    "services/audit.py", "services/audit_prediction.py", "services/audit_subject.py", "web/audit_view.py",
+    "domain/companions.py", "domain/diagnose", "services/audit.py", "services/audit_prediction.py", "services/audit_subject.py",
+    "services/companions.py", "services/diagnose", "web/audit_view.py", "web/companion_form.py", "web/diagnose_form.py",
+    "web/diagnose_view.py", "web/measurement_views.py",
     "domain/checkpoint", "domain/memory/moments.py", "domain/search/evaluate.py", "domain/search/explain.py",
     "domain/search/mesh.py", "domain/search/pinned.py", "domain/search/results.py", "domain/search/rules.py",
     "domain/search/scan.py", "domain/search/space.py", "domain/search/stretch.py", "domain/search/table.py", "domain/search/warn",
@@ -46,6 +48,7 @@ MODULES = (
 )  # fmt: skip
 """Whose strings pages show; folders count with all that is in them."""
 ERRORS = (
+    "services/measured.py", "services/measurements.py", "web/diagnose_form.py", "web/measurement_pages.py",
     "catalog/data.py", "domain/errors.py", "domain/parallel/mesh.py", "domain/search/batch.py", "domain/search/pins.py",
     "domain/search/planner.py", "domain/search/table.py", "domain/units.py", "services/bounds.py", "services/compare.py",
     "services/config_diff.py", "services/request.py", "services/resolve.py", "services/saved_plans.py", "web/delete_page.py",

@@ -13,14 +13,14 @@ from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 
 from app import ENGINE_VERSION
-from app.cli import audit, catalog, data, keys, migrate, plan, serve, sweep, worker
+from app.cli import audit, catalog, data, diagnose, keys, measure, migrate, plan, serve, sweep, worker
 from app.cli.base import EXIT_INVALID, EXIT_UNAVAILABLE, EXIT_USAGE, Parser, UsageError, complain
 from app.client import AnswerError, ProblemError
 from app.domain.errors import ShardplanError, UnavailableError
 from app.ingest.hub_errors import MissingExtraError
 
 EXIT_INTERRUPTED, EXIT_READER_GONE = 130, 141
-_COMMANDS = (serve, worker, plan, audit, sweep, catalog, data, migrate, keys)
+_COMMANDS = (serve, worker, plan, audit, diagnose, sweep, measure, catalog, data, migrate, keys)
 """Modules whose ``add_to`` adds commands, in the order that help lists them."""
 
 

@@ -23,9 +23,14 @@ Request: TypeAlias = PlanRequest | Mapping[str, Any]
 class PlanCalls(Asking):
     """What ``/plan`` and ``/plans`` do."""
 
-    def plan(self, request: Request) -> PlanOut:
-        """Plan; nothing is stored. That nothing fits is an answer too: see its ``verdict``."""
-        return self._answer(operations.PLAN, Given(body=document_of(request)))
+    def plan(self, request: Request, *, calibrate: bool = True) -> PlanOut:
+        """Plan; nothing is stored. That nothing fits is an answer too: see its ``verdict``.
+
+        Args:
+            request: the question.
+            calibrate: whether ``calibration`` has what runs measured on that service say; the figures elsewhere never have.
+        """
+        return self._answer(operations.PLAN, Given(query={} if calibrate else {"calibrate": "false"}, body=document_of(request)))
 
     def plan_file(self, request: Request, filename: FileName, dialect: DialectName = "plain") -> str:
         """One file of the recommended plan; ``ProblemError`` 409 where nothing fits or the file is another framework's."""

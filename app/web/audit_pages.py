@@ -85,9 +85,9 @@ def _answer(pairs: list[tuple[str, str]], hub: Hub | None) -> tuple[dict[str, st
             return values, [], audited(request, hub)
         read_text(document["text"], request.kind)  # whatever else is wrong, what is no file is said at once
     except ValidationError as invalid:
-        errors += at_fields(_renamed(field_errors(invalid.errors(), AuditRequest)), errors)
+        errors += at_fields(_renamed(field_errors(invalid.errors(), AuditRequest)), errors, values)
     except InvalidRequestError as refused:
-        errors += at_fields(_renamed(refused.errors or (FieldError((), refused.detail),)), errors)
+        errors += at_fields(_renamed(refused.errors or (FieldError((), refused.detail),)), errors, values)
     return values, [_own_field(error) for error in errors], None
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from app.domain.units import format_gib
@@ -38,7 +39,7 @@ def audit_form(values: Mapping[str, str], errors: Sequence[FormError]) -> dict[s
     """Fields with what was typed and what is wrong with it."""
     form = Form(values=values, errors=tuple(errors))
     groups = form_view(values, form, {}, fetches=False)["groups"]
-    items = {item["field"].name: item for group in groups.values() for item in group}
+    items = {i["field"].name: i | {"field": replace(i["field"], required=False)} for group in groups.values() for i in group}
     wrong: dict[str, list[FormError]] = {name: [] for name in OWN}
     for error in errors:
         wrong.setdefault(error.field, []).append(error)
@@ -111,6 +112,6 @@ def _gain(document: Mapping[str, Any]) -> dict[str, Any] | None:
         "device": format_gib(ours["memory"]["gpu"]["device_bytes"]),
         "step": charts.seconds(ours["time"]["step_s"]),
         "memory": format_gib(abs(gain["memory_bytes"])),
-        "less": gain["memory_bytes"] >= 0,
+        "less": "less" if gain["memory_bytes"] >= 0 else "more",
         "faster": f"{gain['speedup']:.2f}",
     }

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.services.request import PlanRequest
+from app.web.measured_schemas import CalibrationOut
 
 EXAMPLE_REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.1-8b"},
@@ -175,6 +176,7 @@ class PlanOut(AnswerOut):
     """The answer to one request."""
 
     id: str | None
+    calibration: CalibrationOut | None = Field(None, description="missing where no service planned")
     dialects: dict[str, dict[str, str]] = Field(description="the same plan for others: hf_auto for the Hugging Face Trainer")
     checkpoint: CheckpointOut
 

@@ -76,13 +76,12 @@ NAMES = sorted(set().union(*(names_of(config) for config in FILES)) | names_of(m
 LEAVES = st.sampled_from([leaf for config in FILES for leaf in values_of(config)]) | st.one_of(
     st.none(), st.booleans(), st.integers(-(10**12), 10**12), st.floats(), st.text(max_size=8), st.lists(st.integers(), max_size=2)
 )
-CONFIGS = st.recursive(
-    LEAVES, lambda inner: st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=6), inner, max_size=6), max_leaves=20
-)
-MAPPINGS = st.dictionaries(st.sampled_from(NAMES) | st.text(max_size=6), CONFIGS, max_size=10)
+KEYS = st.sampled_from(NAMES) | st.text(max_size=6)
+BLOCKS = st.dictionaries(KEYS, LEAVES | st.dictionaries(KEYS, LEAVES, max_size=3), max_size=6)
+MAPPINGS = st.dictionaries(KEYS, LEAVES | BLOCKS, max_size=8)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     config=MAPPINGS,
     kind=st.sampled_from(["accelerate", "hf_trainer", "fsdp"]),

@@ -27,6 +27,8 @@ PAGES = (
     "/?model=llama-3.1-70b&gpu=rtx-4090&gpus_per_node=1&seq_len=8192",
     "/?model=wan2.1-t2v-1.3b&gpu=h100-sxm-80gb&frames=81&height=720&width=1280",
     "/plans",
+    "/audit",
+    "/diagnose",
     "/method",
     "/method/memory",
     "/method/traffic",

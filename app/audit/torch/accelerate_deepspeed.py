@@ -238,7 +238,7 @@ def _is_float(value: object) -> bool:
         title="A multi-node launcher that is not there",
         severity="error",
         effect="fails",
-        why="DeepSpeed's runner raises NotImplementedError for other names. The default, pdsh, needs a host file and password-less ssh; "
+        why="DeepSpeed's runner refuses other names. The default, pdsh, needs a host file and password-less ssh; "
         "standard is torchrun on each node.",
         fix="Write deepspeed_multinode_launcher: standard and start accelerate launch on every node.",
         source="accelerate-launch",

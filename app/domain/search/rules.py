@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from app.domain.companions import setup_of
 from app.domain.model.parameters import is_moe
 from app.domain.parallel.mesh import Degrees
 from app.domain.parallel.strategy import Strategy
@@ -151,6 +152,17 @@ def why_not_degree(setup: TrainingSetup, axis: str, degree: int, framework: str 
         for name, number in (("num_heads", heads), ("num_kv_heads", kv_heads)):
             if number % degree:
                 return f"tensor_parallel {degree} does not divide {name} {number}: {_arithmetic(number, degree)}"
+    return ""
+
+
+def why_not_companion(setup: TrainingSetup, axis: str, degree: int, framework: str = "deepspeed") -> str:
+    """A degree that one of the other models on the same GPUs cannot be cut into; those without experts go along whole."""
+    for companion in setup.companions:
+        own = setup_of(setup, companion)
+        if companion.replicated or (axis == "expert_parallel" and not is_moe(own.model)):
+            continue
+        if reason := why_not_degree(own, axis, degree, framework):
+            return f"{companion.role}: {reason}"
     return ""
 
 
