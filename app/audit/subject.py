@@ -63,7 +63,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """The recipe as the request has it; None where it says nothing."""
+    """The recipe as the request has it; None where it says nothing.
+
+    Attributes:
+        adapter: ``lora``, ``qlora`` or None.
+        named: fields that the request names itself; the others are its defaults, which no file contradicts.
+    """
 
     seq_len: int
     micro_batch: int | None
@@ -74,6 +79,8 @@ class TrainingFacts:
     activation_checkpointing: str | None
     compile: bool
     attention: str
+    adapter: str | None = None
+    named: frozenset[str] = frozenset({"precision", "optimizer"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +151,11 @@ class Subject:
     def release(self, library: str) -> str:
         """The release of a library, e.g. ``0.19.8``."""
         return self.releases[library]
+
+    @property
+    def adapter(self) -> str | None:
+        """``lora`` or ``qlora``, as model or training have it."""
+        return (self.model.adapter if self.model else None) or (self.training.adapter if self.training else None)
 
     @property
     def ranks(self) -> int | None:

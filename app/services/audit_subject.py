@@ -138,7 +138,9 @@ def training_facts(training: TrainingIn) -> TrainingFacts:
     """The recipe in the request's words."""
     same = ("micro_batch", "grad_accum", "global_batch", "precision", "optimizer", "activation_checkpointing", "compile", "attention")
     seq_len = training.seq_len or (tokens_of(training.tokens_from) if training.tokens_from else 1)
-    return TrainingFacts(seq_len=seq_len, **{name: getattr(training, name) for name in same})
+    adapter = training.adapter.kind if training.adapter else None
+    named = frozenset(training.model_fields_set)
+    return TrainingFacts(seq_len=seq_len, adapter=adapter, named=named, **{name: getattr(training, name) for name in same})
 
 
 def _cluster(request: AuditRequest) -> ClusterFacts | None:

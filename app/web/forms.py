@@ -171,6 +171,7 @@ def field_at(loc: Loc) -> str:
         ("training", "adapter"): "adapter_kind",
         ("cluster",): "gpu",
         ("cluster", "pools"): "gpu",
+        (COMPANIONS,): "companion1_role",
     }
     for pool in range(MAX_POOLS):
         names[("cluster", "pools", pool)] = "gpu" + suffix(pool)

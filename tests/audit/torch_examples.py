@@ -12,6 +12,9 @@ from tests.audit.torch_subjects import EXPERTS, QLORA, cluster, deepspeed, launc
 Example = tuple[str, dict[str, Any], dict[str, Any]]
 V1 = {"fsdp_version": 1}
 FILE = {"deepspeed_config_file": "ds_config.json"}
+LLAMA = "LlamaDecoderLayer"
+WRAPPED = {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+BEST = {"save_only_model": True, "load_best_model_at_end": True, "eval_strategy": "epoch", "save_strategy": "epoch"}
 WIDE = cluster(nodes=4)
 
 
@@ -43,7 +46,7 @@ EXAMPLES: list[tuple[str, str, Example, Example]] = [
     ("FS004", "error", a(launch({"fsdp_offload_params": "cpu"})), a(launch({"fsdp_offload_params": "no"}))),
     ("FS004", "error", f(V1 | {"fsdp_use_orig_params": "maybe"}), f({"fsdp_version": 2, "fsdp_use_orig_params": "maybe"})),
     ("FS005", "warning", f({"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}),
-     a(launch({"fsdp_transformer_layer_cls_to_wrap": "X"}))),
+     a(launch({"fsdp_transformer_layer_cls_to_wrap": "LlamaDecoderLayer"}))),
     ("FS005", "info", a(launch({"fsdp_min_num_params": 2000})), a(launch({"fsdp_min_num_params": 0}))),
     ("FS006", "warning", a(launch({"fsdp_sharding_strategy": "SHARD_GRAD_OP"})), f(V1 | {"fsdp_sharding_strategy": "SHARD_GRAD_OP"})),
     ("FS006", "info", a(launch({"fsdp_sharding_strategy": "FULL_SHARD"})), a(launch())),
@@ -68,7 +71,7 @@ EXAMPLES: list[tuple[str, str, Example, Example]] = [
     (
         "FS014",
         "error",
-        f({"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"}, model=model(block_classes=("BertLayer",))),
+        f(WRAPPED | {"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"}, model=model(block_classes=("BertLayer",))),
         f({"fsdp_transformer_layer_cls_to_wrap": "GPT2Block"}, model=model(block_classes=())),
     ),
     (
@@ -83,8 +86,9 @@ EXAMPLES: list[tuple[str, str, Example, Example]] = [
         t(trainer({"transformer_layer_cls_to_wrap": ["BertLayer"]}), model=model(block_classes=("XLMRobertaLayer",))),
         t(trainer({"transformer_layer_cls_to_wrap": ["XLMRobertaLayer"]}), model=model(block_classes=("XLMRobertaLayer",))),
     ),
-    ("FS015", "error", a(launch({"fsdp_transformer_layer_cls_to_wrap": ["A"]})), t(trainer({"transformer_layer_cls_to_wrap": ["A"]}))),
-    ("FS015", "error", a(launch({"fsdp_transformer_layer_cls_to_wrap": "A, B"})), a(launch({"fsdp_transformer_layer_cls_to_wrap": "A,B"}))),
+    ("FS015", "error", a(launch({"fsdp_transformer_layer_cls_to_wrap": [LLAMA]})), t(trainer({"transformer_layer_cls_to_wrap": [LLAMA]}))),
+    ("FS015", "error", a(launch({"fsdp_transformer_layer_cls_to_wrap": f"{LLAMA}, LlamaMLP"})),
+     a(launch({"fsdp_transformer_layer_cls_to_wrap": f"{LLAMA},LlamaMLP"}))),
     ("FS015", "error", a(launch({"fsdp_transformer_layer_cls_to_wrap": ""})), a(launch({"fsdp_transformer_layer_cls_to_wrap": None}))),
     ("FS016", "warning", a(launch({"fsdp_auto_wrap_policy": "NO_WRAP"})), a(launch())),
     ("FS016", "warning", a(launch({"fsdp_auto_wrap_policy": ...}), model=model()), t(trainer({}))),
@@ -238,8 +242,8 @@ EXAMPLES: list[tuple[str, str, Example, Example]] = [
     (
         "FS040",
         "error",
-        a(launch(V1, bnb_4bit_quant_storage="uint8"), model=model(**QLORA)),
-        a(launch(V1, bnb_4bit_quant_storage="bfloat16"), model=model(**QLORA)),
+        a(launch(V1), model=model(**QLORA), arguments={"bnb_4bit_quant_storage": "uint8"}),
+        a(launch(V1), model=model(**QLORA), arguments={"bnb_4bit_quant_storage": "bfloat16"}),
     ),
     ("FS040", "warning", t(trainer(), model=model(**QLORA)), t(trainer(), model=model(adapter="lora"))),
     (
@@ -269,7 +273,7 @@ EXAMPLES: list[tuple[str, str, Example, Example]] = [
     ("AC008", "error", a(launch(**mesh(tp_size=4, dp_replicate_size=2))),
      a(launch(**mesh(tp_size=2, dp_replicate_size=2, dp_shard_size=2)))),
     ("AC009", "error", a(launch(**mesh(dp_replicate_size=8))), a(launch(**mesh(cp_size=8)))),
-    ("AC010", "warning", a(launch(V1, **mesh(dp_replicate_size=2, dp_shard_size=4))), a(launch(V1, parallelism_config={}))),
+    ("AC010", "error", a(launch(V1, **mesh(dp_replicate_size=2, dp_shard_size=4))), a(launch(V1, parallelism_config={}))),
     ("AC010", "error", a(launch(V1, **mesh(cp_size=8))), a(launch(**mesh(cp_size=8)))),
     ("AC011", "warning", a(deepspeed(FILE, **mesh(cp_size=2))), a(deepspeed(FILE, **mesh(sp_size=2)))),
     ("AC011", "warning", a(launch(**mesh(sp_size=2, dp_shard_size=4))), a(launch(**mesh(cp_size=2, dp_shard_size=4)))),
@@ -329,8 +333,8 @@ EXAMPLES: list[tuple[str, str, Example, Example]] = [
         t(trainer({"state_dict_type": "SHARDED_STATE_DICT"}, save_only_model=True)),
         t(trainer({}, save_only_model=True)),
     ),
-    ("HF004", "error", t(trainer(save_only_model=True, load_best_model_at_end=True)),
-     t({"save_only_model": True, "load_best_model_at_end": True})),
+    ("HF004", "error", t(trainer(**BEST)),
+     t(BEST)),
     ("HF005", "info", t({"gradient_checkpointing": True}), t({"activation_checkpointing": True})),
     ("HF006", "warning", t(trainer({"fsdp_offload_params": True})), t(trainer({"cpu_offload": True}))),
     ("HF006", "warning", a(launch({"cpu_offload": True})), a(launch({"offload_params": True}))),
@@ -348,8 +352,8 @@ EXAMPLES: list[tuple[str, str, Example, Example]] = [
     (
         "HF016",
         "error",
-        t({"auto_find_batch_size": True, "deepspeed": {"zero_optimization": {"stage": 3}}}),
-        t({"auto_find_batch_size": True, "deepspeed": {"zero_optimization": {"stage": 2}}}),
+        t({"auto_find_batch_size": True, "deepspeed": {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 3}}}),
+        t({"auto_find_batch_size": True, "deepspeed": {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}}}),
     ),
     (
         "HF017",

@@ -176,7 +176,8 @@ def other_than_asked(subject: Subject) -> Iterator[Hit]:
         yield Hit(path=ACCUM, message=f"{batch.micro} × {batch.accum} × {batch.ranks} = {batch.train:,} sequences make a step, "
                                       f"while {training.global_batch:,} were asked for.")  # fmt: skip
     asked_dtype = DTYPES.get(training.precision, training.precision)
-    if view.precision is not None and asked_dtype in ("bf16", "fp16", "fp32") and view.precision != asked_dtype and not _autocasts(view):
+    said = "precision" in training.named and asked_dtype in ("bf16", "fp16", "fp32") and not _autocasts(view)
+    if said and view.precision is not None and view.precision != asked_dtype:
         changes = (edit(f"{asked_dtype}.enabled", True),) if asked_dtype != "fp32" and view.precision == "fp32" else ()
         yield Hit(path=f"{view.precision}.enabled" if view.precision != "fp32" else f"{asked_dtype}.enabled", changes=changes,
                   message=f"The file trains in {view.precision}, while {asked_dtype} was asked for.")  # fmt: skip

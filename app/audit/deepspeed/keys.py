@@ -141,7 +141,8 @@ def parse(known: Known, value: Any, release: str) -> Parsed:
     found = next((parsed for parsed in read if not parsed.wrong), read[0])
     if found.wrong or found.value is None:
         return found
-    if known.choices and (not isinstance(found.value, (int, str, float)) or found.value not in known.choices):
+    given = found.value if isinstance(found.value, list) else [found.value]
+    if known.choices and any(not isinstance(one, (int, str, float)) or one not in known.choices for one in given):
         listed = ", ".join(str(choice) for choice in known.choices[:7])
         return Parsed(wrong=f"{shown(value)} is none of {listed}", choice=True)
     return _bounded(known, found, release)
@@ -176,6 +177,10 @@ def _word(known: Known) -> str:
     return words.get(known.types[0], "value")
 
 
+def _no_dtype(value: Any) -> Parsed:
+    return Parsed(wrong=f"{shown(value)} is no torch.dtype, which JSON cannot hold")
+
+
 Reader = Callable[[Any], Parsed]
 
 
@@ -201,6 +206,8 @@ def _number(value: Any) -> Parsed:
             return Parsed(value=float(value))
         except ValueError:
             return Parsed(wrong=f"the text {shown(value)} is no number")
+    if isinstance(value, bool):
+        return Parsed(value=float(value))
     return Parsed(value=value) if isinstance(value, (int, float)) else Parsed(wrong=f"{shown(value)} is no number")
 
 
@@ -220,5 +227,5 @@ def _instance(kind: type, word: str) -> Reader:
 
 _READERS: Mapping[str, Reader] = {
     "int": _integer, "float": _number, "bool": _truth, "str": _instance(str, "text"), "dict": _instance(Mapping, "block"),
-    "list": _instance(list, "list"), "any": lambda value: Parsed(value=value),
+    "list": _instance(list, "list"), "dtype": _no_dtype, "any": lambda value: Parsed(value=value),
 }  # fmt: skip

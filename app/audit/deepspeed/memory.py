@@ -14,7 +14,8 @@ from app.audit.subject import ModelFacts, Subject
 STAGE, HPZ, INIT = f"{ZERO}.stage", f"{ZERO}.zero_hpz_partition_size", "zero_optimization"
 ROOM = 0.7
 """Of the GPU for states, where the rest is left to activations."""
-SLOW_STEP_S = 1.0
+SLOW_STEP_S, FAST_NETWORK = 1.0, 50e9
+"""What a micro-step may wait for gathers, and 400 Gbit/s a node, from which stage 3 hides them (ml-engineering's figures)."""
 STAGE_3_ONLY = ("offload_param", "zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients", "sub_group_size",
                 "stage3_gather_16bit_weights_on_model_save")  # fmt: skip
 
@@ -60,26 +61,31 @@ def stage_3_not_needed(subject: Subject) -> Iterator[Hit]:
                       f"needed.")  # fmt: skip
 
 
-@rule("DS086", Card(title="stage 3 across nodes without hpZ", severity="warning", effect="slow", kinds=DS, source="zeropp",
+@rule("DS086", Card(title="stage 3 over a slow network", severity="warning", effect="slow", kinds=DS, source="zeropp",
                     needs=("model", "cluster"), fix="zero_hpz_partition_size = GPUs per node",
-                    why="Without a copy of the weights in each node, backward and every later micro-step gather them over the network "
-                        "again."))  # fmt: skip
+                    why="Every micro-step gathers the weights over the network for forward and again for backward; with hpZ, a copy "
+                        "in each node "
+                        "serves backward and all later micro-steps."))  # fmt: skip
 def no_hpz(subject: Subject) -> Iterator[Hit]:
-    """Gathers over the network that last a second or more, where there is room for the copy."""
+    """Gathers over the network that last a second or more, and hpZ where there is room for the copy."""
     view, model, cluster, shards = View(subject), subject.model, subject.cluster, View(subject).shards
     if view.stage != 3 or model is None or cluster is None or cluster.nodes < 2 or not shards or view.number(HPZ) > 1:
         return
-    if not cluster.inter_node_bytes_per_s or cluster.gpus_per_node < 2 or view.device(PARAM) != "none" or shards % cluster.gpus_per_node:
+    network = cluster.inter_node_bytes_per_s
+    if not network or network > FAST_NETWORK or states_at_stage_2(model, shards, frozen_bytes(subject)) <= ROOM * cluster.gpu_bytes:
         return
-    if states_at_stage_2(model, shards, frozen_bytes(subject)) <= ROOM * cluster.gpu_bytes:
+    seconds, copy = 4 * model.total_params / network, 2 * model.total_params / cluster.gpus_per_node
+    if seconds <= SLOW_STEP_S:
         return
-    seconds, copy = 4 * model.total_params / cluster.inter_node_bytes_per_s, 2 * model.total_params / cluster.gpus_per_node
-    on_gpu = (2 if view.device(OPTIMIZER) != "none" else 16) * model.trainable_params / shards
-    if seconds > SLOW_STEP_S and on_gpu + copy < ROOM * cluster.gpu_bytes:
-        yield Hit(path=HPZ, changes=(edit(HPZ, cluster.gpus_per_node),),
-                  message=f"Gathers of 2 × 2 × {model.total_params:,} = {gb(4 * model.total_params)} take {seconds:.1f} s of the "
-                          f"network in each "
-                          f"micro-step; a copy in each node costs {gb(copy)} a GPU.")  # fmt: skip
+    states = (2 if view.device(OPTIMIZER) != "none" else 16) * model.trainable_params / shards + frozen_bytes(subject) / shards
+    even = cluster.gpus_per_node > 1 and shards % cluster.gpus_per_node == 0 and view.device(PARAM) == "none"
+    room = even and states + copy < ROOM * cluster.gpu_bytes
+    fix = "" if room else "a faster network, one node with offload, more tokens in a micro-step, or zero_quantized_weights"
+    yield Hit(path=HPZ, changes=(edit(HPZ, cluster.gpus_per_node),) if room else (), fix=fix,
+              message=f"Gathers of 2 × 2 × {model.total_params:,} = {gb(4 * model.total_params)} take {seconds:.1f} s of the network "
+                      f"in each "
+                      f"micro-step; a copy in each node would cost {gb(copy)} a "
+                      f"GPU{'' if room else ', for which there is no room'}.")  # fmt: skip
 
 
 @rule("DS079", Card(title="a model that every GPU loads whole", severity="warning", effect="memory", kinds=DS, source="hf-deepspeed",

@@ -15,6 +15,8 @@ from app.audit.subject import Subject
 
 SUB_GROUP = f"{ZERO}.sub_group_size"
 SMALL_GROUP = 100_000_000
+POOL = 4_000_000_000
+"""Bytes of a parameter pool on each rank from which a node is likely to feel it; the default is 1e9."""
 STATES = {"lion": 3, "adagrad": 3, "sgd": 2}
 """Tensors an optimizer swaps, parameter and gradient included; Adam's are four."""
 SHARED_PATHS = ("/mnt/nfs", "/nfs", "/lustre", "/gpfs", "/efs", "/fsx", "s3:", "gs:")
@@ -162,3 +164,22 @@ def unused_aio(subject: Subject) -> Iterator[Hit]:
     view = View(subject)
     if has(view.config, "aio") and not view.swaps_optimizer and not view.swaps_parameters:
         yield Hit(path="aio", message="The aio block is not read: nothing is swapped to a drive.", changes=(drop("aio"),))
+
+
+@rule("DS103", Card(title="large page-locked pool for parameters", severity="warning", effect="memory", kinds=DS, source="ds-swap",
+                    fix="buffer_size of the largest shard, for example 1e8",
+                    why="Each rank page-locks buffer_count × buffer_size × 2 bytes of host memory, and keeps up to max_in_cpu "
+                        "elements there as well."))  # fmt: skip
+def parameter_pool(subject: Subject) -> Iterator[Hit]:
+    """A pool well above the default's 1 GB a rank, or above what the model needs."""
+    view, model, shards, cluster = View(subject), subject.model, View(subject).shards, subject.cluster
+    if not view.swaps_parameters:
+        return
+    count, size, path = view.number(f"{PARAM}.buffer_count"), view.number(f"{PARAM}.buffer_size"), f"{PARAM}.buffer_size"
+    pool, kept = 2 * count * size, 2 * view.number(f"{PARAM}.max_in_cpu")
+    least = max(SMALL_GROUP, math.ceil(model.largest_param_numel / shards)) if model and shards else SMALL_GROUP
+    host = cluster.host_bytes / cluster.gpus_per_node if cluster and cluster.host_bytes else None
+    if size > least and (pool > 0.2 * host if host else pool > POOL):
+        yield Hit(path=path, changes=(edit(path, least),),
+                  message=f"{count} × {size:,} × 2 bytes = {gb(pool)} are page-locked on each rank, beside up to {gb(kept)} of "
+                          f"max_in_cpu.")  # fmt: skip

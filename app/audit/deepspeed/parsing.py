@@ -18,6 +18,8 @@ REMOVED_INSTEAD = {
     "amp": "fp16, bf16 or torch_autocast", "curriculum_learning": "data_efficiency.data_sampling.curriculum_learning",
     "elasticity": "the batch numbers themselves", "zero_optimization.mics_shard_size": "zero_hpz_partition_size",
 }  # fmt: skip
+LATER = frozenset({"aio", "activation_checkpointing", "flops_profiler", "checkpoint", "timers", "expert_parallel"})
+"""Blocks whose values are taken as they are: a wrong one fails where it is used, if it is."""
 RESOLVED_TOP = frozenset({*BATCH, "gradient_clipping"})
 
 
@@ -58,6 +60,10 @@ def _right_place(path: str, name: str) -> str:
 
 def _unknown_hit(view: View, path: str, name: str, value: Any, refused: bool) -> Hit:
     where, full = path or "the top level", join(path, name)
+    if refused and value == AUTO:
+        return Hit(path=full, message=f'{name} is no key of {where}; it is dropped because it says '
+                                      f'"auto".', severity="warning", effect="ignored",
+                   changes=(drop(full),))  # fmt: skip
     right, alike = _right_place(path, name), nearest(name, path)
     done = "is refused" if refused else "is ignored without a word"
     if alike and not has(view.config, join(path, alike)) and _fits(view, join(path, alike), value):
@@ -152,17 +158,19 @@ def wrong_type(subject: Subject) -> Iterator[Hit]:
     view = View(subject)
     for known, path, value in _typed(view):
         parsed = parse(known, value, view.release)
-        own = path in ("zero_optimization",) or known.path in ("fp16.loss_scale", "zero_optimization.leaf_module")
+        own = path in ("zero_optimization",) or known.path == "fp16.loss_scale"
         if not parsed.wrong or parsed.choice or own or (known.block not in strict_blocks() and _lenient(known, value)):
             continue
         better = _repaired(known, value, view.release)
-        yield Hit(path=path, message=f"{path}: {parsed.wrong}.", fix=f"write {shown(better)}" if better is not None else "",
+        later = known.block in LATER
+        yield Hit(path=path, severity="warning" if later else None, message=f"{path}: {parsed.wrong}.",
+                  fix=f"write {shown(better)}" if better is not None else "",
                   changes=(edit(path, better),) if better is not None else (drop(path),))  # fmt: skip
 
 
 def _lenient(known: Known, value: Any) -> bool:
     """Outside the checked blocks a flag takes any value, and null is the default."""
-    return value is None or "bool" in known.types or known.block == "data_types"
+    return value is None or "bool" in known.types
 
 
 def _repaired(known: Known, value: Any, release: str) -> Any:

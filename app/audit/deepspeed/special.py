@@ -130,6 +130,10 @@ def experts_without_leaf(subject: Subject) -> Iterator[Hit]:
     names = [str(leaf).rpartition(".")[2] for leaf in leaves] if isinstance(leaves, list) else []
     other = view.value(f"{LEAF}.names") or view.value(f"{LEAF}.name_suffixes") or view.number(f"{ZERO}.stage3_module_granularity_threshold")
     if model.moe_class in names or (has_key and other):
+        if not view.set(f"{LEAF}.classes") and model.moe_class in names:
+            yield Hit(path=LEAF, severity="info", changes=(edit(f"{LEAF}.classes", [*leaves]),), effect="changed",
+                      message=f"{model.moe_class} is a ZeRO-3 leaf by the list of {view.release}; before {known.since} it had to be named, "
+                              "or ranks waited for each other.")  # fmt: skip
         return
     add = has_key and bool(model.moe_class) and isinstance(leaves, list)
     shown_class = model.moe_class or "the block of experts"
@@ -191,7 +195,7 @@ def frozen_bytes(subject: Subject) -> float:
     return 0.0 if model is None else model.frozen_params * (model.base_bits / 8 if model.base_bits else 2)
 
 
-@rule("DS082", Card(title="4-bit weights at stage 3", severity="warning", effect="memory", kinds=DS, source="qlora", needs=("model",),
+@rule("DS082", Card(title="4-bit weights at stage 3", severity="warning", effect="memory", kinds=DS, source="qlora",
                     why="ZeRO-3 shards 4-bit weights only where their storage is a float dtype (bnb_4bit_quant_storage), and "
                         "bitsandbytes puts one "
                         "full copy on each GPU while loading.",
@@ -199,7 +203,7 @@ def frozen_bytes(subject: Subject) -> float:
 def quantized_at_stage_3(subject: Subject) -> Iterator[Hit]:
     """QLoRA beside stage 3."""
     model = subject.model
-    if View(subject).stage == 3 and model and model.adapter == "qlora":
-        yield Hit(path=STAGE, changes=(edit(STAGE, 2),),
-                  message=f"{model.base_bits or 4}-bit weights of {gb(frozen_bytes(subject))} are whole on each GPU while loading, "
-                          f"and stay so unless their storage is a float dtype.")  # fmt: skip
+    if View(subject).stage == 3 and subject.adapter == "qlora":
+        weights = f"{model.base_bits or 4}-bit weights of {gb(frozen_bytes(subject))}" if model else "4-bit weights"
+        message = f"{weights} are whole on each GPU while loading, and stay so unless their storage is a float dtype."
+        yield Hit(path=STAGE, changes=(edit(STAGE, 2),), message=message)

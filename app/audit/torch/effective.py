@@ -82,7 +82,8 @@ def effective_fsdp(subject: Subject) -> Effective | None:
     if subject.kind == "deepspeed":
         return None
     found = fsdp_block(subject)
-    if found is not None:
+    # The Trainer looks at fsdp_config only where fsdp is on.
+    if found is not None and (subject.kind != "hf_trainer" or subject.config.get("fsdp")):
         return _fsdp(subject, found)
     if deepspeed_block(subject) is not None or trainer_arguments(subject).get("deepspeed"):
         sizes = mesh(subject)
@@ -235,7 +236,7 @@ def offloads(found: Block) -> bool:
 def state_dict(found: Block) -> str:
     """How checkpoints are written."""
     default = "FULL_STATE_DICT" if found.trainer or found.version == 1 else "SHARDED_STATE_DICT"
-    said = found.text("state_dict_type", default)
+    said = default if found.get("state_dict_type") is None else found.text("state_dict_type")
     return {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}.get(said, said)
 
 

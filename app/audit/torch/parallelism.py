@@ -208,30 +208,22 @@ def no_shards(subject: Subject) -> Iterator[Hit]:
 @rule(
     "AC010",
     Card(
-        title="parallelism_config without FSDP2",
-        severity="warning",
-        effect="ignored",
-        why="Meshes are for FSDP2. The launcher's check is over before the YAML is read, so FSDP1 starts and shards over all ranks "
-        "as its strategy says; with context parallelism it then stops.",
+        title="parallelism_config under FSDP1",
+        severity="error",
+        effect="fails",
+        why="Meshes are for FSDP2. The launcher's check is over before the YAML is read, so the processes start, and Accelerator "
+        "raises ValueError in each of them.",
         fix="Write fsdp_version: 2.",
-        source="accelerate-launch",
+        source="accelerate-parallelism",
         kinds=ACCELERATE,
         library="accelerate",
     ),
 )
 def mesh_without_v2(subject: Subject) -> Iterator[Hit]:
-    """A mesh that FSDP1 does not look at."""
+    """A mesh that FSDP1 has no use for."""
     found, sizes = fsdp_block(subject), mesh(subject)
-    if found is None or found.version != 1 or prod(sizes.values()) == 1:
-        return
-    fails = sizes["cp"] > 1
-    yield Hit(
-        path=ROOT,
-        message=f"{_product(sizes)} under FSDP1",
-        severity="error" if fails else "warning",
-        effect="fails" if fails else "ignored",
-        changes=(found.put("version", 2),),
-    )
+    if found is not None and found.version == 1 and prod(sizes.values()) > 1:
+        yield Hit(path=ROOT, message=f"{_product(sizes)} under FSDP1", changes=(found.put("version", 2),))
 
 
 @rule(

@@ -18,7 +18,7 @@ _STACK: tuple[tuple[Phase, re.Pattern[str]], ...] = (
         _I)),
     ("step", re.compile(
         r"_init_group|optimizer\.step\b|in step\b|_optimizer_step|exp_avg|multi_tensor_adam|_multi_tensor_adamw?|_single_tensor_adamw?|"
-        r"_take_model_step|_foreach_|_prepare_sub_group|get_flat_partition|unscale_and_clip|clip_grad_norm|scaled_global_norm|"
+        r"_take_model_step|_foreach_|_prepare_\w{0,20}sub_group|_release_sub_group|get_flat_partition|unscale_and_clip|clip_grad_norm|scaled_global_norm|"
         r"get_grad_norm|optimizer step|first step|adamw?\.py", _I)),
     ("initialisation", re.compile(
         r"initialize_optimizer_states|deepspeed\.initialize|DeepSpeedEngine\(|_configure_zero_optimizer|_configure_optimizer|"

@@ -150,6 +150,8 @@ def cause_of(binds: Part, expected: float, reported: float | None, *, explained:
     if reported is None:
         return f"A step of this setup takes {format_number(expected)} s: {share}."
     ratio = reported / expected
+    if ratio * _MUCH < 1:
+        return f"The step took {format_number(reported)} s, less than the {format_number(expected)} s that are expected: {share}."
     if ratio > _MUCH:
         there = f"where {format_number(expected)} s are expected, {format_number(ratio)} times as long"
         return f"The step took {format_number(reported)} s {there}; {share}."
