@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.ingest.logs import MAX_CHARACTERS
-from app.services.request import ClusterIn, ConstraintsIn, ModelIn, PlanRequest, Release, TrainingIn
+from app.services.request import ClusterIn, CompanionIn, ConstraintsIn, ModelIn, PlanRequest, Release, TrainingIn
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 USUAL_SEQUENCE = 2048
@@ -43,6 +43,7 @@ class PartialRequest(BaseModel):
     training: PartialTraining = Field(default_factory=lambda: PartialTraining())
     cluster: ClusterIn | None = None
     constraints: ConstraintsIn = Field(default_factory=ConstraintsIn)
+    companions: list[CompanionIn] = Field(default_factory=list, max_length=8, description="Other models on the same GPUs.")
     objective: Literal["throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch"] = "throughput"
     headroom_frac: float = Field(0.05, ge=0, lt=0.9, allow_inf_nan=False, description="Memory of each device left free.")
     deepspeed_version: Release | None = None
@@ -65,7 +66,7 @@ class PartialRequest(BaseModel):
         return PlanRequest(
             model=self.model or ModelIn(params=7e9), training=TrainingIn.model_validate(training), cluster=self.cluster or cluster,
             constraints=self.constraints, headroom_frac=self.headroom_frac, deepspeed_version=self.deepspeed_version,
-            torch_version=self.torch_version,
+            torch_version=self.torch_version, companions=self.companions,
         )  # fmt: skip
 
 
