@@ -41,8 +41,8 @@ class Need:
 
 
 def moment_of(label: str) -> Any:
-    """The answer's word for a moment of the plan."""
-    return _MOMENTS[label]
+    """The answer's word for a moment of the plan, whichever model of the job it is of."""
+    return _MOMENTS[label.rpartition(": ")[2]]
 
 
 def matches_of(facts: LogFacts, ran: Ran) -> tuple[Match, ...]:
