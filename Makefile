@@ -8,13 +8,21 @@ BIN := $(VENV)/bin
 PIP := -m pip install --quiet --disable-pip-version-check --no-input
 PLAIN := --override-ini "addopts=--strict-markers -q"
 
+# How many workers share `make test`: one a core, four at most, each with its own PostgreSQL. A few chosen tests (ARGS) are
+# sooner done by one process.
+WORKERS ?= $(if $(ARGS),0,logical)
+SHARED := -n $(WORKERS) --maxprocesses 4 --dist loadgroup
+
+# Many tests start the command or the service: its modules are compiled once, not by each process.
+unexport PYTHONDONTWRITEBYTECODE
+
 .PHONY: run test lint format types verify browser bench fuzz audit fit clean
 
 run: $(VENV)/.run $(if $(filter-out false 0,$(SHARDPLAN_FETCH_MODELS)),$(VENV)/.hub)
 	SHARDPLAN_HOST=$(HOST) SHARDPLAN_PORT=$(PORT) $(BIN)/python -m app.main
 
 test: $(VENV)/.dev
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(SHARED) $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

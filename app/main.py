@@ -20,8 +20,10 @@ from app.ingest.hub_errors import MissingExtraError
 from app.observability import Metrics, configure_logging
 from app.resources import resource_dir
 from app.server import DrainingServer, Workers
+from app.services.calibrate import Calibrator
 from app.services.effort import EFFORT
 from app.services.key_check import KeyCheck
+from app.services.measurements import Measurements
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
@@ -34,7 +36,20 @@ from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
 from app.store.session import Database, DatabaseOptions
-from app.web import api, compare_pages, health, middleware, openapi, pages, problems, sign_in, sweeps
+from app.web import (
+    api,
+    audit_pages,
+    compare_pages,
+    health,
+    measurement_pages,
+    measurements,
+    middleware,
+    openapi,
+    pages,
+    problems,
+    sign_in,
+    sweeps,
+)
 from app.web.assets import VendoredFiles
 from app.web.schemas import EXAMPLE_REQUEST
 
@@ -46,13 +61,14 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     EFFORT.timeout_s = settings.search_timeout_s
     database, hub = Database(settings.database_url, limits_of(settings)), hub_of(settings)
     keeper = SchemaKeeper(settings.database_url, migrate=upgrade if settings.migrate else require)
-    draining, check = threading.Event(), KeyCheck(database)
+    draining, check, calibrator = threading.Event(), KeyCheck(database), Calibrator(database, enabled=settings.calibrate)
     database.on_not_migrated = keeper.wake
     kept_sweeps, queue = _sweeps(settings, database, hub)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         await asyncio.to_thread(keeper.start, wait_s=settings.database_connect_timeout_s)
+        await asyncio.to_thread(calibrator.start)
         if queue is not None:
             queue.start()
         yield
@@ -61,6 +77,7 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
             await asyncio.to_thread(queue.close)
         await asyncio.to_thread(keeper.close)
         check.close()
+        await asyncio.to_thread(calibrator.close)
         await asyncio.to_thread(stop_telemetry)
         database.close()
         if hub is not None:
@@ -72,15 +89,10 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     )  # fmt: skip
     app.state.database, app.state.hub = database, hub
     app.state.schema_keeper, app.state.draining, app.state.migrates = keeper, draining, settings.migrate
-    app.state.saved_plans, app.state.sweeps = SavedPlans(database, page_size_max=settings.page_size_max), kept_sweeps
+    app.state.saved_plans = SavedPlans(database, page_size_max=settings.page_size_max, on_deleted=calibrator.refresh)
+    app.state.measurements, app.state.sweeps = Measurements(database, calibrator), kept_sweeps
     app.state.key_check, app.state.list_plans = check, settings.list_plans
-    app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
-    app.include_router(pages.router)
-    app.include_router(api.router)
-    app.include_router(sweeps.router)
-    app.include_router(health.router)
-    if settings.require_keys:
-        app.include_router(sign_in.router)
+    _add_routes(app, settings)
     openapi.install(app, settings)
     app.mount("/static/vendor", VendoredFiles(directory=resource_dir("static") / "vendor"), name="vendor")
     app.mount("/static", StaticFiles(directory=resource_dir("static")), name="static")
@@ -89,6 +101,19 @@ def create_app(settings: AppSettings | None = None) -> FastAPI:
     middleware.install(app, settings, _metrics(settings, database, kept_sweeps))
     stop_telemetry = telemetry.start(app, database.engine) if settings.telemetry else lambda: None
     return app
+
+
+def _add_routes(app: FastAPI, settings: AppSettings) -> None:
+    app.include_router(compare_pages.router)  # before the pages: /plans/compare is no plan's id
+    app.include_router(measurements.router)  # likewise: measurements are no plan's file
+    app.include_router(measurement_pages.router)
+    app.include_router(pages.router)
+    app.include_router(api.router)
+    app.include_router(audit_pages.router)
+    app.include_router(sweeps.router)
+    app.include_router(health.router)
+    if settings.require_keys:
+        app.include_router(sign_in.router)
 
 
 def hub_of(settings: AppSettings) -> Hub | None:

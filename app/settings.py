@@ -43,6 +43,7 @@ class AppSettings(BaseSettings):
         sweeps_waiting_max: sweeps at most that wait or run.
         sweep_keep_days: how long a sweep is kept after its end.
         sweep_lease_s: after how long without a sign of life what a worker has begun is given to another.
+        calibrate: whether answers show what runs measured here make of them.
         list_plans: whether saved plans are listed and searched; without, a plan is read only by who has its address.
         require_keys: whether every request needs an API key, made by ``shardplan keys create``.
         allowed_hosts: names, with commas, this service is reached by, such as ``plans.example.org, *.internal``; empty for any.
@@ -82,6 +83,7 @@ class AppSettings(BaseSettings):
     sweeps_waiting_max: int = Field(20, ge=1)
     sweep_keep_days: float = Field(7, gt=0)
     sweep_lease_s: float = Field(30, ge=1)
+    calibrate: bool = True
     list_plans: bool = True
     require_keys: bool = False
     allowed_hosts: str = ""

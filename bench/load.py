@@ -14,15 +14,18 @@ import statistics
 import time
 import uuid
 from collections import Counter, defaultdict
+from collections.abc import Awaitable
 from dataclasses import dataclass, field
 from typing import Any
 
 import httpx
+import orjson
 import psutil
 from sqlalchemy import text
 
 from app.store.session import Database
 from bench.http import EIGHT_GPUS, pinned_requests, service
+from bench.wire import Reply, Wire
 from tests.postgres import running_postgres
 
 CLIENTS = int(os.environ.get("SHARDPLAN_LOAD_CLIENTS", "200"))
@@ -78,44 +81,46 @@ def _that_fit(address: str) -> list[dict[str, Any]]:
 async def _client(number: int, address: str, pinned: list[dict[str, Any]], seen: Seen, end: float) -> None:
     choose = random.Random(number)
     mine: list[str] = []
-    async with httpx.AsyncClient(base_url=address, timeout=60) as client:
-        while time.monotonic() < end:
-            await _one(choose, client, pinned, seen, mine)
+    wire, second = Wire(address), Wire(address)
+    while time.monotonic() < end:
+        await _one(choose, (wire, second), pinned, seen, mine)
+    wire.close()
+    second.close()
 
 
-async def _one(choose: random.Random, client: httpx.AsyncClient, pinned: list[dict[str, Any]], seen: Seen, mine: list[str]) -> None:
-    (kind,) = choose.choices(list(MIX), list(MIX.values()))
+async def _one(choose: random.Random, wires: tuple[Wire, Wire], pinned: list[dict[str, Any]], seen: Seen, mine: list[str]) -> None:
+    (kind,), (wire, _) = choose.choices(list(MIX), list(MIX.values())), wires
     if kind == "pinned plan":
-        await _timed(seen, kind, client.post("/plan", json=choose.choice(pinned)))
+        await _timed(seen, kind, wire.ask("POST", "/plan", choose.choice(pinned)))
     elif kind == "search":
-        await _timed(seen, kind, client.post("/plan", json=choose.choice(_SEARCHES)))
+        await _timed(seen, kind, wire.ask("POST", "/plan", choose.choice(_SEARCHES)))
     elif kind == "list":
-        await _timed(seen, kind, client.get("/plans", params={"limit": 20}, headers={"accept": "application/json"}))
+        await _timed(seen, kind, wire.ask("GET", "/plans?limit=20"))
     elif kind == "read" and mine:
-        await _timed(seen, kind, client.get(f"/plans/{choose.choice(mine)}", headers={"accept": "application/json"}))
+        await _timed(seen, kind, wire.ask("GET", f"/plans/{choose.choice(mine)}"))
     else:
-        mine.extend(await _save(seen, client, choose.choice(pinned), 2 if choose.random() < TWICE_FRAC else 1))
+        mine.extend(await _save(seen, wires[: 2 if choose.random() < TWICE_FRAC else 1], choose.choice(pinned)))
 
 
-async def _save(seen: Seen, client: httpx.AsyncClient, body: dict[str, Any], times: int) -> set[str]:
+async def _save(seen: Seen, wires: tuple[Wire, ...], body: dict[str, Any]) -> set[str]:
     key = uuid.uuid4().hex
     named = body | {"name": key}
-    sent = (_timed(seen, "save", client.post("/plans", json=named, headers={"Idempotency-Key": key})) for _ in range(times))
+    sent = (_timed(seen, "save", wire.ask("POST", "/plans", named, {"idempotency-key": key})) for wire in wires)
     for answer in await asyncio.gather(*sent):
-        if answer is not None and answer.status_code in (200, 201):
-            seen.saved[key].add(answer.json()["id"])
+        if answer is not None and answer.status in (200, 201):
+            seen.saved[key].add(orjson.loads(answer.body)["id"])
     return seen.saved[key]
 
 
-async def _timed(seen: Seen, kind: str, request: Any) -> httpx.Response | None:
+async def _timed(seen: Seen, kind: str, request: Awaitable[Reply]) -> Reply | None:
     started = time.perf_counter()
     try:
-        answer: httpx.Response = await request
-    except httpx.HTTPError as error:
+        answer = await request
+    except (OSError, EOFError, TimeoutError) as error:
         seen.statuses[type(error).__name__] += 1
         return None
     seen.seconds[kind].append(time.perf_counter() - started)
-    seen.statuses[str(answer.status_code)] += 1
+    seen.statuses[str(answer.status)] += 1
     return answer
 
 

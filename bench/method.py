@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from pathlib import Path
 
+from app.audit.rules import RULES
 from app.catalog.glossary import load_symbols, load_terms
 from app.domain.cards import Card
 from app.domain.parallel.deepspeed_names import COUNTERPARTS
@@ -14,7 +15,7 @@ from app.domain.sources import SOURCES
 from app.services.method.figures import all_cards
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "method"
-GLOSSARY = FOLDER.parent / "glossary.md"
+GLOSSARY, AUDIT_RULES = FOLDER.parent / "glossary.md", FOLDER.parent / "rules.md"
 INTRO = {
     "memory": "Memory of one GPU, of one node's host and of its disks. GPU terms are alive at some moments of the step and not at others; "
     "the peak is the largest moment, not a sum of maxima.",
@@ -107,6 +108,20 @@ def _deepspeed_names() -> str:
     return "\n".join([*lines, ""])
 
 
+def audit_rules() -> str:
+    """Every rule of ``POST /audit``, a line each."""
+    lines = ["# Rules of the audit", "", "Generated from `app/audit` by `make bench ARGS=method`; do not edit.", ""]
+    lines += [f"{len(RULES)} rules. A rule that needs model, training or cluster is listed as not checked where the request has none.", ""]
+    lines += ["| id | severity | what is found | what happens | what to do | releases | source |", "|---|---|---|---|---|---|---|"]
+    for rule_id, rule in sorted(RULES.items()):
+        card = rule.card
+        span = " ".join(part for part in (f"from {card.since}" * bool(card.since), f"before {card.until}" * bool(card.until)) if part)
+        releases = f"{card.library} {span}" if span else "all"
+        cells = (rule_id, card.severity, card.title, f"{card.effect}: {card.why}", card.fix, releases, SOURCES[card.source].title)
+        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+    return "\n".join([*lines, ""])
+
+
 def _code(name: str | None) -> str:
     return f"`{name}`" if name else "—"
 
@@ -118,7 +133,8 @@ def main() -> None:
         (FOLDER / name).write_text(text)
         print(f"docs/method/{name}")
     GLOSSARY.write_text(glossary())
-    print("docs/glossary.md")
+    AUDIT_RULES.write_text(audit_rules())
+    print("docs/glossary.md", "docs/rules.md", sep="\n")
 
 
 if __name__ == "__main__":

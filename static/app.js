@@ -91,6 +91,22 @@ if (navigator.clipboard) {
   });
 }
 
+// Files are highlighted without touching their text, where the browser can.
+const TOKEN = /(?<comment>(?<=^|\s)(?:#|\/\/).*$)|(?<string>"(?:[^"\\\n]|\\.)*"|'[^'\n]*')|(?<number>\b\d[\w.]*)|(?<word>\b(?:true|false|null|True|False|None|import|from|def|class|return|if|else|elif|for|in|with|as|raise|export|exec)\b)/gm;
+if (window.CSS?.highlights) {
+  const found = { comment: new Highlight(), string: new Highlight(), number: new Highlight(), word: new Highlight() };
+  for (const code of document.querySelectorAll(".file pre code")) {
+    for (const match of code.textContent.matchAll(TOKEN)) {
+      const [kind] = Object.keys(found).filter((name) => match.groups[name]);
+      const range = new Range();
+      range.setStart(code.firstChild, match.index);
+      range.setEnd(code.firstChild, match.index + match[0].length);
+      found[kind].add(range);
+    }
+  }
+  for (const [kind, ranges] of Object.entries(found)) CSS.highlights.set(kind, ranges);
+}
+
 // A link from a note opens the fold its field is in.
 addEventListener("hashchange", () => {
   const field = byId(location.hash.slice(1));

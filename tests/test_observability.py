@@ -93,6 +93,7 @@ def test_no_line_of_the_log_holds_what_a_client_sent(lines: tuple[TestClient, io
     assert client.post("/plan", json=BODY | {"model": {"preset": CANARY}}).status_code == 422
     assert client.post("/plan", content=f'{{"{CANARY}": ', headers={"content-type": "application/json"}).status_code == 400
     with client.app.state.database.session(write=True) as session:  # type: ignore[attr-defined]
+        session.execute(text("DROP TABLE measurements"))
         session.execute(text("DROP TABLE idempotency"))
         session.execute(text("DROP TABLE plans"))
     assert client.post("/plans", json=named).status_code == 503

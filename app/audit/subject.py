@@ -63,7 +63,12 @@ class ModelFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingFacts:
-    """The recipe as the request has it; None where it says nothing."""
+    """The recipe as the request has it; None where it says nothing.
+
+    Attributes:
+        adapter: ``lora``, ``qlora`` or None.
+        named: fields that the request names itself; the others are its defaults, which no file contradicts.
+    """
 
     seq_len: int
     micro_batch: int | None
@@ -74,6 +79,8 @@ class TrainingFacts:
     activation_checkpointing: str | None
     compile: bool
     attention: str
+    adapter: str | None = None
+    named: frozenset[str] = frozenset({"precision", "optimizer"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +130,7 @@ class Subject:
         launcher: who starts the job, which decides what ``auto`` means.
         releases: of each library, the newest that was checked where the request names none.
         arguments: TrainingArguments that come beside a DeepSpeed file.
+        duplicate_keys: keys that the text has twice in one block.
         client_optimizer: optimizer that the script hands over, as named; empty for none.
         world_size: ranks of the job where known without a cluster.
     """
@@ -132,6 +140,7 @@ class Subject:
     launcher: Launcher
     releases: Mapping[str, str]
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    duplicate_keys: tuple[str, ...] = ()
     client_optimizer: str = ""
     world_size: int | None = None
     model: ModelFacts | None = None
@@ -142,6 +151,11 @@ class Subject:
     def release(self, library: str) -> str:
         """The release of a library, e.g. ``0.19.8``."""
         return self.releases[library]
+
+    @property
+    def adapter(self) -> str | None:
+        """``lora`` or ``qlora``, as model or training have it."""
+        return (self.model.adapter if self.model else None) or (self.training.adapter if self.training else None)
 
     @property
     def ranks(self) -> int | None:

@@ -13,23 +13,23 @@ from pydantic import ValidationError
 from sqlalchemy.exc import DBAPIError
 
 from app import ENGINE_VERSION
-from app.cli import catalog, data, keys, migrate, plan, serve, sweep, worker
+from app.cli import audit, catalog, data, diagnose, keys, measure, migrate, plan, serve, sweep, worker
 from app.cli.base import EXIT_INVALID, EXIT_UNAVAILABLE, EXIT_USAGE, Parser, UsageError, complain
 from app.client import AnswerError, ProblemError
 from app.domain.errors import ShardplanError, UnavailableError
 from app.ingest.hub_errors import MissingExtraError
 
 EXIT_INTERRUPTED, EXIT_READER_GONE = 130, 141
-_COMMANDS = (serve, worker, plan, sweep, catalog, data, migrate, keys)
+_COMMANDS = (serve, worker, plan, audit, diagnose, sweep, measure, catalog, data, migrate, keys)
 """Modules whose ``add_to`` adds commands, in the order that help lists them."""
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command.
 
-    The exit code of ``plan`` says fits (0), tight (1), does not fit (2), not valid (3) or a file differs (4). That of the
-    others says done (0) or not valid (3), and of all a wrong command line or setting (64) or a service, database or hub that
-    does not answer (69).
+    The exit code of ``plan`` says fits (0), tight (1), does not fit (2), not valid (3) or a file differs (4); that of ``audit``
+    whether the run fails (2) or, strictly, is warned about (1). That of the others says done (0) or not valid (3), and of all a
+    wrong command line or setting (64) or a service, database or hub that does not answer (69).
     """
     parser = _parser()
     given = parser.parse_args(arguments)

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from app.client import operations
+from app.client.measurements import MeasurementCalls
 from app.client.plans import PlanCalls
 from app.client.sweeps import SweepCalls
 from app.client.transport import Given
+from app.web.diagnosing import DiagnosisOut
 from app.web.schemas import CatalogEntryOut, CatalogOut
 
 
-class Client(PlanCalls, SweepCalls):
+class Client(PlanCalls, MeasurementCalls, SweepCalls):
     """A service at an address.
 
     Answers are the models of the OpenAPI document; what a newer service adds to them is kept, and is read as further
@@ -59,6 +62,22 @@ class Client(PlanCalls, SweepCalls):
     def models(self) -> list[CatalogEntryOut]:
         """Models that a request can name."""
         return self.catalog("models").models or []
+
+    def diagnose(
+        self, text: str = "", *, request: Mapping[str, Any] | None = None, peak_bytes: int | None = None,
+        counter: Literal["allocated", "reserved", "device"] | None = None, step_s: float | None = None,
+    ) -> DiagnosisOut:  # fmt: skip
+        """Why a run failed or was slow, and what helps; nothing is stored.
+
+        Args:
+            text: the end of its log.
+            request: a PlanRequest of which parts may be missing.
+            peak_bytes: highest memory of one GPU, by this ``counter``.
+            step_s: seconds of one optimizer step.
+        """
+        measured = {"peak_bytes": peak_bytes, "counter": counter, "step_s": step_s}
+        body = {"text": text, "measured": {key: value for key, value in measured.items() if value is not None}}
+        return self._answer(operations.DIAGNOSE, Given(body=body | ({"request": dict(request)} if request else {})))
 
     def ready(self) -> dict[str, str]:
         """What ``/readyz`` says where plans can be saved; otherwise ``ServiceUnavailableError`` at once, with what is wrong."""

@@ -7,10 +7,15 @@ from typing import Generic, TypeVar
 
 from pydantic import BaseModel
 
+from app.services.audit_request import AuditRequest
+from app.services.diagnose import DiagnoseIn
+from app.services.measured import MeasurementIn
 from app.services.request import PlanRequest
 from app.services.sweeps.reading import SweepIn
 from app.web.comparing import CompareOut, ReplanOut
-from app.web.schemas import CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest, SweepOut
+from app.web.diagnosing import DiagnosisOut
+from app.web.measured_schemas import MeasurementListOut, MeasurementOut
+from app.web.schemas import AuditOut, CatalogOut, PlanListOut, PlanOut, SavedPlanOut, SaveRequest, SweepOut
 
 M_co = TypeVar("M_co", bound=BaseModel, covariant=True)
 
@@ -47,8 +52,9 @@ class Answered(Operation, Generic[M_co]):
     answer: type[M_co]
 
 
-PLAN = Answered(method="POST", path="/plan", body=PlanRequest, answer=PlanOut)
+PLAN = Answered(method="POST", path="/plan", body=PlanRequest, query=("calibrate",), answer=PlanOut)
 PLAN_FILE = Operation(method="POST", path="/plan/{file}", body=PlanRequest, query=("dialect",))
+AUDIT = Answered(method="POST", path="/audit", body=AuditRequest, answer=AuditOut)
 SAVE = Answered(method="POST", path="/plans", body=SaveRequest, headers=("Idempotency-Key",), answer=SavedPlanOut)
 PLANS = Answered(method="GET", path="/plans", query=("q", "name", "model", "gpu", "cursor", "limit"), answer=PlanListOut)
 GET = Answered(method="GET", path="/plans/{plan_id}", answer=SavedPlanOut)
@@ -56,6 +62,13 @@ FILE = Operation(method="GET", path="/plans/{plan_id}/{file}", query=("dialect",
 DELETE = Operation(method="DELETE", path="/plans/{plan_id}", headers=("Edit-Token",), repeatable=False)
 REPLAN = Answered(method="POST", path="/plans/{plan_id}/replan", answer=ReplanOut)
 COMPARE = Answered(method="GET", path="/plans/compare", query=("ids",), answer=CompareOut)
+MEASURE = Answered(
+    method="POST", path="/plans/{plan_id}/measurements", body=MeasurementIn, headers=("Idempotency-Key",), answer=MeasurementOut
+)
+MEASUREMENTS = Answered(method="GET", path="/plans/{plan_id}/measurements", answer=MeasurementListOut)
+DELETE_MEASUREMENT = Operation(
+    method="DELETE", path="/plans/{plan_id}/measurements/{measurement_id}", headers=("Edit-Token",), repeatable=False
+)
 SWEEP = Answered(
     method="POST", path="/sweeps", body=SweepIn, or_lines="application/jsonl", query=("name", "detail"), headers=("Idempotency-Key",),
     answer=SweepOut,
@@ -64,5 +77,6 @@ GET_SWEEP = Answered(method="GET", path="/sweeps/{sweep_id}", answer=SweepOut)
 SWEEP_RESULTS = Operation(method="GET", path="/sweeps/{sweep_id}/results", query=("format",), streamed=True)
 CANCEL_SWEEP = Answered(method="POST", path="/sweeps/{sweep_id}/cancel", headers=("Edit-Token",), answer=SweepOut)
 DELETE_SWEEP = Operation(method="DELETE", path="/sweeps/{sweep_id}", headers=("Edit-Token",), repeatable=False)
+DIAGNOSE = Answered(method="POST", path="/diagnose", body=DiagnoseIn, answer=DiagnosisOut)
 CATALOG = Answered(method="GET", path="/catalog/{kind}", query=("q", "sort", "order"), answer=CatalogOut)
 READY = Operation(method="GET", path="/readyz", patient=False)

@@ -6,12 +6,15 @@ import uuid
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from pydantic import BaseModel
+
 from app.client import operations
 from app.client.asking import Asking
 from app.client.transport import Given
+from app.services.audit_request import AuditRequest
 from app.services.request import PlanRequest
 from app.web.comparing import CompareOut, ReplanOut
-from app.web.schemas import DialectName, FileName, PlanOut, PlanSummaryOut, SavedPlanOut
+from app.web.schemas import AuditOut, DialectName, FileName, PlanOut, PlanSummaryOut, SavedPlanOut
 
 Request: TypeAlias = PlanRequest | Mapping[str, Any]
 """A question, as the service's own type or as the object its JSON would be."""
@@ -20,14 +23,23 @@ Request: TypeAlias = PlanRequest | Mapping[str, Any]
 class PlanCalls(Asking):
     """What ``/plan`` and ``/plans`` do."""
 
-    def plan(self, request: Request) -> PlanOut:
-        """Plan; nothing is stored. That nothing fits is an answer too: see its ``verdict``."""
-        return self._answer(operations.PLAN, Given(body=document_of(request)))
+    def plan(self, request: Request, *, calibrate: bool = True) -> PlanOut:
+        """Plan; nothing is stored. That nothing fits is an answer too: see its ``verdict``.
+
+        Args:
+            request: the question.
+            calibrate: whether ``calibration`` has what runs measured on that service say; the figures elsewhere never have.
+        """
+        return self._answer(operations.PLAN, Given(query={} if calibrate else {"calibrate": "false"}, body=document_of(request)))
 
     def plan_file(self, request: Request, filename: FileName, dialect: DialectName = "plain") -> str:
         """One file of the recommended plan; ``ProblemError`` 409 where nothing fits or the file is another framework's."""
         given = Given(path={"file": filename}, query={"dialect": dialect}, body=document_of(request))
         return self._send(operations.PLAN_FILE, given).text
+
+    def audit(self, request: AuditRequest | Mapping[str, Any]) -> AuditOut:
+        """Read an existing configuration against its model and GPUs; nothing is stored."""
+        return self._answer(operations.AUDIT, Given(body=document_of(request)))
 
     def save(self, request: Request, name: str = "", note: str = "", *, idempotency_key: str | None = None) -> SavedPlanOut:
         """Plan and save, once however often it is sent: under the key given, or one made for this call.
@@ -80,6 +92,6 @@ class PlanCalls(Asking):
         return self._answer(operations.COMPARE, Given(query={"ids": ",".join(plan_ids)}))
 
 
-def document_of(request: Request) -> dict[str, Any]:
+def document_of(request: BaseModel | Mapping[str, Any]) -> dict[str, Any]:
     """What was said of a request, without the defaults, which are the service's to fill in."""
-    return request.model_dump(mode="json", exclude_unset=True) if isinstance(request, PlanRequest) else dict(request)
+    return request.model_dump(mode="json", exclude_unset=True) if isinstance(request, BaseModel) else dict(request)

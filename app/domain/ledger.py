@@ -5,7 +5,9 @@ The same lines give both: the sums the search compares and, for a chosen candida
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -55,6 +57,10 @@ class Line(NamedTuple):
     alive: Mapping[str, Any]
     pool: str
 
+    def under(self, role: str) -> Line:
+        """The same line as one of the model that has this role; no role is the trained model's."""
+        return self._replace(card=replace(self.card, title=f"{role}: {self.card.title}")) if role else self
+
 
 class Tally:
     """Sums of lines, for the search: terms may differ in shape as long as they broadcast.
@@ -77,6 +83,11 @@ class Tally:
         self._count(value, POOLS.get(function.__name__, "default"), alive)
         self._note(card_of(function), value)
         return value
+
+    def keep(self, line: Line) -> None:
+        """Count a line that is made already."""
+        self._count(line.value, line.pool, line.alive)
+        self._note(line.card, line.value)
 
     def _count(self, value: Array, pool: str, alive: Mapping[str, Any]) -> None:
         if not (value.item(0) or value.any()):
@@ -145,12 +156,46 @@ class Ledger(Tally):
     def keep(self, line: Line) -> None:
         """Take a line in."""
         self.lines.append(line)
-        self._count(line.value, line.pool, line.alive)
-        self._note(line.card, line.value)
+        super().keep(line)
 
     @property
     def _empty(self) -> Shape:
         return self.size
+
+
+class Scope(Tally):
+    """One model's way into a ledger that several share: its lines bear its role, and are alive at moments of its own and of the others.
+
+    Attributes:
+        own: what this model's moments are called in the shared ledger; moments that are not named there do not exist.
+        others: moments of the other models, at which this one still holds what it holds at all ``lasting`` moments.
+    """
+
+    def __init__(self, into: Tally, role: str, own: Mapping[str, str], *, others: Sequence[str] = (), lasting: Sequence[str] = ()) -> None:
+        super().__init__(into.size)
+        self._into, self._role, self._own, self._others, self._lasting = into, role, own, others, lasting
+
+    def add(self, function: Callable[..., Any], category: str, lifetime: str, alive: Mapping[str, Any], /, **arguments: Any) -> Array:
+        """Evaluate a term and keep it in the shared ledger; returns its values."""
+        value = np.asarray(function(**arguments), dtype=np.float64)
+        if isinstance(self._into, Ledger):
+            value = _spread_to(value, self.size)
+        pool = POOLS.get(function.__name__, "default")
+        line = Line(card_of(function), category, lifetime, arguments, value, self._alive(alive), pool)
+        self._into.keep(line.under(self._role))
+        return value
+
+    def _alive(self, alive: Mapping[str, Any]) -> dict[str, Any]:
+        there = {self._own[moment]: share for moment, share in alive.items() if moment in self._own}
+        if self._others and all(moment in alive for moment in self._lasting):
+            stays = reduce(_least, [alive[moment] for moment in self._lasting])
+            there |= dict.fromkeys(self._others, stays)
+        return there
+
+
+def _least(one: Any, other: Any) -> Any:
+    both = type(one) is float and type(other) is float
+    return min(one, other) if both else np.minimum(one, other)
 
 
 def _spread_to(value: Array, size: Shape) -> Array:

@@ -266,6 +266,18 @@ class ModelSummary:
     trainable_params: int
     counted_by: str
     inferred: tuple[str, ...] = ()
+    kind: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompanionSummary:
+    """Another model on the same GPUs: what it is, and the bytes it holds on each GPU while other models run."""
+
+    role: str
+    name: str
+    total_params: int
+    trains: bool
+    held_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -290,4 +302,5 @@ class Plan:
     warnings: tuple[PlanWarning, ...] = ()
     ways_out: tuple[WayOut, ...] = ()
     shortfall_bytes: int = 0
+    companions: tuple[CompanionSummary, ...] = ()
     files: tuple[Artifact, ...] = field(default=())

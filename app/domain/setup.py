@@ -17,6 +17,7 @@ from app.domain.cluster.cluster import Pool
 from app.domain.model import parameters as count
 from app.domain.model.architecture import Architecture, Role
 from app.domain.recipe.adapter import adapter_params, base_weight_bytes, quantised_params, saved_module_params
+from app.domain.recipe.companion import Companion
 from app.domain.recipe.optimizer import OPTIMIZERS, state_elements_per_param
 from app.domain.recipe.precision import StoredDtypes, dtype_bytes
 from app.domain.recipe.recipe import Recipe
@@ -143,13 +144,14 @@ def _memo_of(_model: _Same, _recipe: Recipe) -> dict[Hashable, Any]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingSetup:
-    """What stays the same over all candidates."""
+    """What stays the same over all candidates; ``companions`` are other models on the same GPUs."""
 
     model: Architecture
     recipe: Recipe
     pool: Pool
     rates: Rates
     headroom_frac: float
+    companions: tuple[Companion, ...] = ()
     memo: dict[Hashable, Any] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

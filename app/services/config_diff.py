@@ -7,17 +7,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import orjson
-import yaml
 
 from app.domain.errors import InvalidRequestError
-from app.ingest.nesting import too_deep
+from app.ingest.config_text import read_text
 from app.services.config_meanings import meaning_of
 
 Kind = Literal["differs", "only yours", "only the plan's", "same"]
 FileName = Literal["ds_config.json", "accelerate.yaml"]
-MAX_DEPTH = 32
 MAX_KEYS = 2000
-_ACCELERATE_KEYS = {"compute_environment", "distributed_type", "fsdp_config", "deepspeed_config", "mixed_precision", "num_processes"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +74,7 @@ def kind_of(text: str) -> FileName:
     Raises:
         InvalidRequestError: at ``existing``: it is neither.
     """
-    return "accelerate.yaml" if _ACCELERATE_KEYS & set(_read(text)) else "ds_config.json"
+    return "accelerate.yaml" if read_text(text, loc=("existing",)).kind in ("accelerate", "fsdp") else "ds_config.json"
 
 
 def _rows(file: FileName, given: Mapping[str, Any], planned: Mapping[str, Any]) -> Iterator[KeyDiff]:
@@ -97,54 +94,13 @@ def _rows(file: FileName, given: Mapping[str, Any], planned: Mapping[str, Any]) 
             yield KeyDiff(key=key, kind=kind, yours=_written(yours[key]), ours=_written(ours[key]), changes=changes)
 
 
-def _read(text: str) -> dict[str, Any]:
-    """The file as a mapping.
+def _read(text: str) -> Mapping[str, Any]:
+    """The file as its library reads it.
 
     Raises:
-        InvalidRequestError: it is none, or one that is not read: too deep, or with YAML aliases.
+        InvalidRequestError: at ``existing``: it is no configuration.
     """
-    if not text.strip():
-        raise InvalidRequestError.at("existing", msg="nothing was given to compare", hint="choose a file, or paste its text")
-    if "\N{REPLACEMENT CHARACTER}" in text:
-        raise InvalidRequestError.at("existing", msg="the file holds bytes that are not UTF-8", hint="save it as UTF-8")
-    value = _json(text) if text.lstrip()[0] in "{[" else _yaml(text)
-    if not isinstance(value, dict):
-        raise InvalidRequestError.at(
-            "existing",
-            msg=f"the file holds a {type(value).__name__}, not keys with values",
-            hint="give a ds_config.json or accelerate.yaml",
-        )
-    if too_deep(value, MAX_DEPTH):
-        raise InvalidRequestError.at("existing", msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone")
-    return value
-
-
-def _json(text: str) -> Any:
-    try:
-        return orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        msg = f"the file is not JSON: {error.msg} at line {error.lineno}, column {error.colno}"
-        raise InvalidRequestError.at("existing", msg=msg, hint="give it as DeepSpeed reads it, without comments") from error
-
-
-def _yaml(text: str) -> Any:
-    """YAML without aliases, which could stand for more than memory holds, and not too deep for its reader."""
-    try:
-        depth = 0
-        for event in yaml.parse(text, Loader=yaml.SafeLoader):
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if isinstance(event, yaml.AliasEvent):
-                raise InvalidRequestError.at("existing", msg="the file uses YAML aliases (*name)", hint="write the values out")
-            if depth > MAX_DEPTH:
-                raise InvalidRequestError.at(
-                    "existing", msg=f"the file is nested more than {MAX_DEPTH} deep", hint="give the configuration alone"
-                )
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        where = f" at line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        msg = f"the file is not YAML{where}: {getattr(error, 'problem', None) or 'a value cannot be read'}"
-        raise InvalidRequestError.at("existing", msg=msg, hint="give a ds_config.json or accelerate.yaml") from error
+    return read_text(text, loc=("existing",)).config
 
 
 def _flat(value: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, Any]]:

@@ -13,15 +13,18 @@ from app.services.request import PlanRequest
 
 
 def plan_document(plan: Plan, request: PlanRequest) -> dict[str, Any]:
-    """The answer of ``POST /plan``."""
+    """The answer of ``POST /plan``; of other models on the same GPUs only where there are any."""
+    asked = request.model_dump(mode="json", exclude=set() if request.companions else {"companions"})
+    beside = {"companions": [_fields(companion) for companion in plan.companions]} if plan.companions else {}
     return {
         "id": None,
         "engine_version": ENGINE_VERSION,
-        "request": request.model_dump(mode="json"),
+        "request": asked,
         "verdict": plan.verdict,
         "summary": plan.summary,
         "shortfall_bytes": plan.shortfall_bytes,
         "model": _fields(plan.model),
+        **beside,
         "recommended": candidate_document(plan.recommended),
         "ideal": {"states_bytes": plan.ideal_states_bytes, "traffic_bytes_per_step": plan.ideal_traffic_bytes},
         "alternatives": [candidate_document(c) for c in plan.alternatives],

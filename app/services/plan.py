@@ -18,6 +18,7 @@ from app.emit import FILE_KINDS, files_for, trainer_files
 from app.emit.job import EmitJob
 from app.ingest.hub import Hub
 from app.observability import count_plan
+from app.services.companions import left_out_of_files
 from app.services.document import checkpoint_document, plan_document
 from app.services.effort import EFFORT
 from app.services.releases import release_warnings
@@ -128,7 +129,7 @@ def _with_files(request: PlanRequest, resolved: Resolved, plan: Plan, label: Pla
     job = None if plan.verdict == "does_not_fit" else replace(_job(request, resolved, plan), plan_id=label.id, plan_name=label.name)
     if job is not None:
         files, unwritten = _files(job)
-        plan = replace(plan, files=files, warnings=(*plan.warnings, *unwritten, *release_warnings(job)))
+        plan = replace(plan, files=files, warnings=(*plan.warnings, *unwritten, *left_out_of_files(plan), *release_warnings(job)))
     return plan, job
 
 
@@ -188,8 +189,9 @@ def _job(request: PlanRequest, resolved: Resolved, plan: Plan) -> EmitJob:
         engine_version=ENGINE_VERSION,
         figures=figures,
         versions=resolved.question.constraints.versions,
-        planned_allocated_bytes=best.gpu.peak_allocated_bytes,
-        planned_reserved_bytes=best.gpu.peak_reserved_bytes,
+        # A script that trains one of several models is not compared with the peak of all of them.
+        planned_allocated_bytes=None if plan.companions else best.gpu.peak_allocated_bytes,
+        planned_reserved_bytes=None if plan.companions else best.gpu.peak_reserved_bytes,
     )
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 Degree = Annotated[int, Field(ge=1, le=65536)]
 Release = Annotated[str, Field(max_length=40)]
@@ -202,8 +202,52 @@ class ConstraintsIn(BaseModel):
     offload_parameters: Literal["none", "cpu", "nvme"] | None = None
 
 
+Role = Annotated[str, Field(min_length=1, max_length=30, pattern=r"^[A-Za-z][A-Za-z0-9 _-]*$")]
+_SCORERS = ("critic", "reward")
+
+
+class CompanionIn(BaseModel):
+    """Another model on the same GPUs, frozen or trained."""
+
+    model_config = _STRICT
+
+    role: Role = Field(description="reference, critic, reward, teacher, rollout, or a short name of your own.", examples=["reference"])
+    model: ModelIn
+    trains: bool = Field(False, description="Whether it has gradients and optimizer states of its own, under the same recipe and strategy.")
+    precision: Literal["bf16", "fp16", "fp32"] | None = Field(None, description="Null = as in training.")
+    sharding: Literal["same", "replicated"] | None = Field(
+        None,
+        description="same: a frozen model is divided where the plan divides parameters. Null = same, an engine with a cache replicated.",
+    )
+    offload_parameters: Literal["none", "cpu"] = Field("none", description="cpu: a frozen model's weights wait in host memory.")
+    micro_batch: int | None = Field(None, ge=1, le=1_000_000, description="Of its forward; null = the plan's.")
+    seq_len: int | None = Field(None, ge=1, le=MAX_TOKENS, description="Of its forward; null = the plan's.")
+    kv_cache_tokens: int | None = Field(
+        None, ge=1, le=2**32, description="An inference engine: tokens of keys and values it keeps room for on each GPU."
+    )
+    head: Literal["lm", "value"] | None = Field(
+        None, description="value: one number a token instead of logits. Null = value for critic and reward, else lm."
+    )
+
+    @model_validator(mode="after")
+    def _frozen_or_trained(self) -> CompanionIn:
+        given = {"sharding replicated": self.sharding == "replicated", "offload_parameters cpu": self.offload_parameters == "cpu",
+                 "kv_cache_tokens": self.kv_cache_tokens is not None}  # fmt: skip
+        wrong = next((name for name, is_given in given.items() if is_given), None)
+        if self.trains and wrong:
+            raise ValueError(f"{wrong} is for frozen models; one that trains is sharded and offloaded as the plan is. Set trains false")
+        if self.offload_parameters == "cpu" and self.kv_cache_tokens is not None:
+            raise ValueError("kv_cache_tokens and offload_parameters cpu are both given; an engine keeps its weights on the GPU")
+        return self
+
+    @property
+    def scores(self) -> bool:
+        """Whether it has a value head."""
+        return self.head == "value" or (self.head is None and self.role in _SCORERS)
+
+
 class PlanRequest(BaseModel):
-    """One question: model, training, cluster, and what is pinned."""
+    """One question: model, training, cluster, what is pinned, and other models on the same GPUs."""
 
     model_config = _STRICT
 
@@ -211,12 +255,22 @@ class PlanRequest(BaseModel):
     training: TrainingIn
     cluster: ClusterIn
     constraints: ConstraintsIn = Field(default_factory=ConstraintsIn)
+    companions: list[CompanionIn] = Field(default_factory=list, max_length=8, description="Other models on the same GPUs.")
     objective: Literal["throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch"] = "throughput"
     headroom_frac: float = Field(0.05, ge=0, lt=0.9, allow_inf_nan=False, description="Memory of each device left free.")
     deepspeed_version: Release | None = Field(
         None, description="Release the files are for; null = the newest they were checked with.", examples=["0.19.8"]
     )
     torch_version: Release | None = Field(None, description="The same of PyTorch.", examples=["2.13.0"])
+
+    @field_validator("companions")
+    @classmethod
+    def _each_role_once(cls, companions: list[CompanionIn]) -> list[CompanionIn]:
+        roles = [companion.role for companion in companions]
+        again = next((role for role in roles if roles.count(role) > 1), None)
+        if again:
+            raise ValueError(f"role {again} is given {roles.count(again)} times; call them {again} 1 and {again} 2")
+        return companions
 
 
 def tokens_of(source: TokensFrom) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache
 from typing import Any
 
@@ -16,6 +16,7 @@ from app.domain.model.architecture import Architecture
 from app.domain.model.infer import Shape, architecture_from_params, architecture_from_shape, architecture_without_head_dim
 from app.domain.model.parameters import total_params
 from app.domain.recipe.adapter import Adapter
+from app.domain.recipe.companion import Companion
 from app.domain.recipe.recipe import Recipe
 from app.domain.search.constraints import Constraints
 from app.domain.search.planner import Question
@@ -24,7 +25,8 @@ from app.ingest.hf_config import architecture_from_config
 from app.ingest.hub import Hub
 from app.services.bounds import check_size
 from app.services.cluster import resolve_pools
-from app.services.request import AdapterIn, ModelIn, PlanRequest, ShapeIn, TrainingIn, tokens_of
+from app.services.companions import check_companions, companion_of, located
+from app.services.request import AdapterIn, CompanionIn, ModelIn, PlanRequest, ShapeIn, TrainingIn, tokens_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,17 +68,25 @@ def resolve(request: PlanRequest, hub: Hub | None = None) -> Resolved:
     cluster = resolve_pools(request.cluster.pools)
     setup = TrainingSetup(
         model=model.architecture,
-        recipe=_recipe(request.training),
+        recipe=recipe_of(request.training),
         pool=cluster.pools[0],
         rates=fitted_rates(),
         headroom_frac=request.headroom_frac,
     )
     check_size(setup.model, setup.recipe, cluster.pools)
     _check_training(setup)
+    beside = tuple(_companion(number, given, hub) for number, given in enumerate(request.companions))
+    setup = replace(setup, companions=beside)
+    check_companions(setup, cluster.pools)
     versions = versions_for({"deepspeed": request.deepspeed_version, "torch": request.torch_version})
     constraints = Constraints(**request.constraints.model_dump(), versions=versions)
     question = Question(setup=setup, pools=cluster.pools, constraints=constraints, objective=request.objective)
     return Resolved(question=question, model=model, gpu_name=cluster.gpu_name, assumed=cluster.assumed)
+
+
+def _companion(number: int, given: CompanionIn, hub: Hub | None) -> Companion:
+    with located("companions", number):
+        return companion_of(given, resolve_model(given.model, hub).architecture)
 
 
 def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
@@ -146,7 +156,8 @@ def _shape(given: ShapeIn) -> Shape:
     return Shape(**values)
 
 
-def _recipe(given: TrainingIn) -> Recipe:
+def recipe_of(given: TrainingIn) -> Recipe:
+    """The recipe of a request."""
     values = given.model_dump(exclude={"tokens_from", "adapter"})
     values["seq_len"] = tokens_of(given.tokens_from) if given.tokens_from else given.seq_len
     values["trainable_params"] = round(given.trainable_params) if given.trainable_params else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -58,8 +58,8 @@ class PlanPage:
 class SavedPlans:
     """The use cases of ``/plans``, over one database."""
 
-    def __init__(self, database: Database, *, page_size_max: int = 100) -> None:
-        self._database = database
+    def __init__(self, database: Database, *, page_size_max: int = 100, on_deleted: Callable[[], None] = lambda: None) -> None:
+        self._database, self._on_deleted = database, on_deleted
         self.page_size_max = page_size_max
 
     def save(
@@ -143,6 +143,7 @@ class SavedPlans:
             deleted = PlanRepository(session).delete(plan_id, sha256(edit_token.encode(errors="replace")))
         if not deleted:
             raise ForbiddenError("this edit_token is not the plan's; it was given once, when the plan was saved")
+        self._on_deleted()
 
     def file(self, plan_id: str, filename: str, *, dialect: str = "plain") -> Artifact:
         """A generated file of a saved plan, as it was saved; raises ``NotFoundError``."""

@@ -113,7 +113,7 @@ class PlanRepository:
         """Read a plan; raises ``NotFoundError``."""
         row = None if "\0" in plan_id else self._session.execute(select(*_STORED).where(PlanRow.id == plan_id)).first()
         if row is None:  # PostgreSQL takes no U+0000, not even to look for it
-            raise _unknown(plan_id)
+            raise unknown_plan(plan_id)
         return StoredPlan(**_named(row))
 
     def list(self, wanted: PlanFilter, *, after: Cursor | None, limit: int) -> tuple[PlanSummary, ...]:
@@ -129,7 +129,7 @@ class PlanRepository:
         wanted = select(PlanRow.edit_token_hash).where(PlanRow.id == plan_id)
         stored = None if "\0" in plan_id else self._session.execute(wanted).scalar()
         if stored is None:
-            raise _unknown(plan_id)
+            raise unknown_plan(plan_id)
         if not hmac.compare_digest(stored, edit_token_hash):
             return False
         self._session.execute(delete(PlanRow).where(PlanRow.id == plan_id))
@@ -163,5 +163,6 @@ def _named(row: Row[Any]) -> dict[str, Any]:
     return dict(row._mapping)
 
 
-def _unknown(plan_id: str) -> NotFoundError:
+def unknown_plan(plan_id: str) -> NotFoundError:
+    """The error for an id that no plan has."""
     return NotFoundError(f"there is no saved plan {plan_id[:40]!r}; it may have been deleted")

@@ -5,7 +5,20 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
-from sqlalchemy import JSON, CheckConstraint, DateTime, ForeignKey, Index, LargeBinary, MetaData, String, Text, TypeDecorator
+from sqlalchemy import (
+    JSON,
+    BigInteger,
+    CheckConstraint,
+    DateTime,
+    Double,
+    ForeignKey,
+    Index,
+    LargeBinary,
+    MetaData,
+    String,
+    Text,
+    TypeDecorator,
+)
 from sqlalchemy.engine import Dialect
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
@@ -154,3 +167,34 @@ class ApiKeyRow(Base):
     revoked_at: Mapped[datetime | None]
     last_used_at: Mapped[datetime | None]
     """To the hour: it is not written for every request."""
+
+
+class MeasurementRow(Base):
+    """What one run of a saved plan really took; inserted and deleted, and deleted with its plan.
+
+    ``details`` has what is only shown: other counters, moments, versions. ``predicted`` is what the plan said of itself, by how exact it
+    is, so that calibrating reads no plans. ``owner`` is the client that sent it, empty where there are no keys.
+    """
+
+    __tablename__ = "measurements"
+    __table_args__ = (
+        CheckConstraint("counter IN ('allocated', 'reserved', 'device')", name="counter"),
+        Index(None, "created_at"),
+    )
+
+    id: Mapped[str] = mapped_column(String(32), primary_key=True)
+    plan_id: Mapped[str] = mapped_column(ForeignKey("plans.id", ondelete="CASCADE"), index=True)
+    created_at: Mapped[datetime]
+    counter: Mapped[str | None] = mapped_column(String(16))
+    peak_bytes: Mapped[int | None] = mapped_column(BigInteger)
+    step_s: Mapped[float | None] = mapped_column(Double)
+    tokens_per_s: Mapped[float | None] = mapped_column(Double)
+    oom: Mapped[bool]
+    note: Mapped[str] = mapped_column(Text)
+    owner: Mapped[str] = mapped_column(String(16))
+    engine_version: Mapped[str] = mapped_column(String(32))
+    """Of the engine that predicted."""
+    idempotency_key: Mapped[str | None] = mapped_column(String(200), unique=True)
+    request_hash: Mapped[str] = mapped_column(String(64))
+    details: Mapped[dict[str, Any]]
+    predicted: Mapped[dict[str, Any]]

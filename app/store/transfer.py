@@ -2,7 +2,8 @@
 
 Sweeps are no part of it: they are kept for some days only, and made again by whoever has their requests.
 
-A file is a header, a line for each plan and each idempotency key, and a footer that counts them, without which it is cut short.
+A file is a header, a line for each plan, each idempotency key and each measurement, and a footer that counts them, without which it
+is cut short. The footer names no table that has no rows but the first two, so that a version before measurements reads it too.
 Hashes of edit tokens are in it, the tokens are not: they go on deleting the plans they were given for.
 """
 
@@ -14,19 +15,23 @@ from datetime import datetime
 from typing import Any
 
 import orjson
-from sqlalchemy import JSON, Column, String, Table, insert, select
+from sqlalchemy import JSON, BigInteger, Boolean, Column, Double, String, Table, insert, select
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, InvalidRequestError
 from app.store.repository import search_text
-from app.store.tables import Base, IdempotencyRow, PlanRow, UtcDateTime
+from app.store.tables import Base, IdempotencyRow, MeasurementRow, PlanRow, UtcDateTime
 
 FORMAT, VERSION = "shardplan-export", 1
 _DERIVED = "search_text"
 _TABLES: dict[str, Table] = {
-    row.__tablename__: Base.metadata.tables[row.__tablename__] for row in (PlanRow, IdempotencyRow)
+    row.__tablename__: Base.metadata.tables[row.__tablename__] for row in (PlanRow, IdempotencyRow, MeasurementRow)
 }  # plans before what refers to them
+_ALWAYS_COUNTED = ("plans", "idempotency")
+_NUMBERS: tuple[tuple[type[Any], type[Any] | tuple[type[Any], ...], str], ...] = (
+    (Boolean, bool, "neither true nor false"), (BigInteger, int, "no whole number"), (Double, (int, float), "no number"),
+)  # fmt: skip
 _BATCH = 100
 
 
@@ -42,7 +47,7 @@ def export_lines(session: Session) -> Iterator[bytes]:
     """Lines of an export, each with its line end; the transaction sees one moment of the database.
 
     Yields:
-        The header, plans from the oldest, idempotency keys, the footer.
+        The header, plans from the oldest, idempotency keys, measurements, the footer.
     """
     if session.get_bind().dialect.name == "postgresql":
         session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
@@ -54,7 +59,7 @@ def export_lines(session: Session) -> Iterator[bytes]:
         for row in session.execute(query.execution_options(yield_per=_BATCH)):
             counts[name] += 1
             yield _line({"table": str(name)} | {str(key): value for key, value in row._mapping.items()})
-    yield _line({"end": counts})
+    yield _line({"end": {name: count for name, count in counts.items() if count or name in _ALWAYS_COUNTED}})
 
 
 def import_lines(session: Session, lines: Iterable[bytes]) -> Imported:
@@ -76,7 +81,7 @@ def import_lines(session: Session, lines: Iterable[bytes]) -> Imported:
         found = _parsed(number, line)
         if "end" in found:
             total = {name: added[name] + present[name] for name in _TABLES}
-            if found["end"] != total:
+            if not isinstance(found["end"], dict) or dict.fromkeys(_TABLES, 0) | found["end"] != total:
                 raise _invalid(number, f"the end counts {found['end']}, but {total} came before it")
             ended = True
             continue
@@ -146,6 +151,8 @@ def _values(number: int, found: dict[str, Any]) -> tuple[str, dict[str, Any]]:
 
 
 def _value(number: int, column: Column[Any], value: Any) -> Any:
+    if value is None and column.nullable:
+        return None
     if isinstance(column.type, UtcDateTime):
         try:
             moment = datetime.fromisoformat(value)
@@ -158,6 +165,11 @@ def _value(number: int, column: Column[Any], value: Any) -> Any:
         if not isinstance(value, dict):
             raise _invalid(number, f"{column.name} is no object")
         return value
+    for kind, taken, wrong in _NUMBERS:
+        if isinstance(column.type, kind):
+            if not isinstance(value, taken) or (isinstance(value, bool) and kind is not Boolean):
+                raise _invalid(number, f"{column.name} is {wrong}")
+            return value
     if not isinstance(value, str) or "\0" in value:
         raise _invalid(number, f"{column.name} is no text")
     longest = column.type.length if isinstance(column.type, String) else None

@@ -11,7 +11,7 @@ from app.domain.plan import Artifact
 from app.services.plan import PlanLabel, answer, file_of
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlan, key_of_client, new_plan_id
-from app.web.deps import ClientIdDep, HubDep, MetricsDep, SavedPlansDep, json_only
+from app.web.deps import ClientIdDep, HubDep, MeasurementsDep, MetricsDep, SavedPlansDep, json_only
 from app.web.schemas import EXAMPLE_REQUEST, DialectName, FileName, PlanOut, Responses, SavedPlanOut, SaveRequest, files, problems
 
 router = APIRouter(dependencies=[Depends(json_only)])
@@ -20,6 +20,7 @@ Dialect = Annotated[
     DialectName,
     Query(description="hf_auto writes ds_config.json for the Hugging Face Trainer, with the values that training_args.py fills in."),
 ]
+Calibrate = Annotated[bool, Query(description="false leaves out what runs measured here say.")]
 _EXAMPLES: Any = {"llama-3.1-8b on 8 H100": {"value": EXAMPLE_REQUEST}}
 _SAVED: Responses = {
     200: {"model": SavedPlanOut, "description": "Saved earlier under this Idempotency-Key; the plan as it was"},
@@ -46,9 +47,10 @@ def file_response(artifact: Artifact) -> Response:
     responses={200: {"model": PlanOut}, **problems(400, 413, 415, 422, 429, 503)},
     summary="Plan one training run",
 )
-def post_plan(body: PlanBody, hub: HubDep) -> Response:
-    """Answer one request. Computes only: nothing is stored."""
-    return json_response(answer(body, hub).document())
+def post_plan(body: PlanBody, hub: HubDep, kept: MeasurementsDep, calibrate: Calibrate = True) -> Response:
+    """Answer one request. Computes only: nothing is stored. What runs measured here say is in ``calibration`` alone."""
+    document = answer(body, hub).document()
+    return json_response(document | {"calibration": kept.calibrator.of(document, wanted=calibrate)})
 
 
 @router.post(

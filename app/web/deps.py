@@ -12,6 +12,7 @@ from app.domain.errors import FieldError
 from app.ingest.hub import Hub
 from app.observability import Metrics
 from app.services.key_check import KeyCheck
+from app.services.measurements import Measurements
 from app.services.saved_plans import SavedPlans
 from app.services.sweeps.kept import Sweeps
 from app.store.session import Database
@@ -35,6 +36,11 @@ async def get_database(request: Request) -> Database:
 async def get_saved_plans(request: Request) -> SavedPlans:
     """The use cases of saved plans."""
     return cast(SavedPlans, request.app.state.saved_plans)
+
+
+async def get_measurements(request: Request) -> Measurements:
+    """The use cases of measurements, with the calibration they make."""
+    return cast(Measurements, request.app.state.measurements)
 
 
 async def get_sweeps(request: Request) -> Sweeps:
@@ -86,6 +92,7 @@ async def json_only(request: Request) -> None:
 HubDep = Annotated[Hub | None, Depends(get_hub)]
 DatabaseDep = Annotated[Database, Depends(get_database)]
 SavedPlansDep = Annotated[SavedPlans, Depends(get_saved_plans)]
+MeasurementsDep = Annotated[Measurements, Depends(get_measurements)]
 SweepsDep = Annotated[Sweeps, Depends(get_sweeps)]
 ClientIdDep = Annotated[str, Depends(get_client_id)]
 MetricsDep = Annotated[Metrics, Depends(get_metrics)]

@@ -14,7 +14,7 @@ from app.services import request as schema
 
 Kind = Literal["text", "int", "tokens", "amount", "frac", "gib", "gb", "rate", "choice", "flag", "json", "names", "triple"]
 
-MAX_POOLS = 8
+MAX_POOLS, MAX_COMPANIONS = 8, 8
 GROUPS = {
     "model": "Model",
     "model_more": "Size or shape instead",
@@ -61,7 +61,7 @@ class FormField:
 @cache
 def all_fields() -> Mapping[str, FormField]:
     """Every field by name, in the order of the form."""
-    rows = (*_model(), *_pools(), *_batch(), *_clip(), *_numerics(), *_method(), *_parallel(), *_limits())
+    rows = (*_model(), *_pools(), *_batch(), *_clip(), *_numerics(), *_method(), *_parallel(), *_limits(), *_companions())
     return {row.name: row for row in rows}
 
 
@@ -94,6 +94,7 @@ def _owner(path: Loc) -> type[BaseModel] | None:
         "constraints": schema.ConstraintsIn,
         "gpu": schema.CustomGpu,
         "pools": schema.PoolIn,
+        "companions": schema.CompanionIn,
     }
     named = [part for part in path[:-1] if isinstance(part, str)]
     return owners.get(named[-1] if named else "")
@@ -352,3 +353,32 @@ def _limits() -> Iterator[FormField]:
         ("deepspeed_version",), "text", "limits", "DeepSpeed release", "Decides the keys of the file: 0.18.9; empty is the newest checked."
     )
     yield _row(("torch_version",), "text", "limits", "PyTorch release", "The same for PyTorch: 2.10; empty is the newest checked.")
+
+
+def _companions() -> Iterator[FormField]:
+    for number in range(MAX_COMPANIONS):
+        yield from _companion(("companions", number), f"companion{number + 1}_")
+
+
+def _companion(at: Loc, start: str) -> Iterator[FormField]:
+    rows: tuple[tuple[tuple[str, ...], Kind, str, str], ...] = (
+        (("role",), "text", "Role", "reference, critic, reward, teacher, rollout, or a name of your own."),
+        (("model", "preset"), "text", "Its model", "A catalogue key such as llama-3.1-8b, or organisation/name where models are fetched."),
+        (("model", "params"), "amount", "Its parameters", "Such as 7B, instead of the model; the shape is inferred, and said."),
+        (("trains",), "flag", "It trains", "It then has gradients and optimizer states of its own."),
+        (("offload_parameters",), "choice", "Its weights", "host memory: they wait there between its forwards."),
+        (("kv_cache_tokens",), "int", "Cache tokens", "Of an engine that generates: keys and values kept for so many tokens."),
+        (("precision",), "choice", "Its precision", "A frozen model is stored in it."),
+        (("sharding",), "choice", "Its sharding", "same divides it where the plan divides parameters."),
+        (("head",), "choice", "Its head", "A critic or reward model gives one number a token, and no logits."),
+        (("micro_batch",), "int", "Its micro-batch", "Of its forward; empty is the plan's."),
+        (("seq_len",), "tokens", "Its sequence", "Of its forward; empty is the plan's."),
+        (("model", "revision"), "text", "Its revision", "Commit or tag, with organisation/name."),
+        (("model", "hf_config"), "json", "Its config.json", "Counted tensor by tensor, instead of the model."),
+        (("model", "shape"), "json", "Its shape", "An object such as the API takes, instead of the model."),
+    )  # fmt: skip
+    empty = {"offload_parameters": "on the GPU", "precision": "as in training", "sharding": "by what it is", "head": "by its role"}
+    for path, kind, label, note in rows:
+        key = path[-1].replace("preset", "model").replace("hf_config", "config").replace("offload_parameters", "offload")
+        words = {"cpu": "host memory", "lm": "logits", "value": "one number a token"} if kind == "choice" else {}
+        yield _row((*at, *path), kind, "companion", label, note, name=start + key, empty=empty.get(path[-1]), words=words)

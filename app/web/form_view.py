@@ -10,7 +10,8 @@ from app.catalog.gpus import load_gpus
 from app.catalog.instances import load_instances
 from app.catalog.models import load_models
 from app.services.request import TokensFrom, tokens_of
-from app.web.fields import GROUPS, MAX_POOLS, FormField, all_fields, suffix
+from app.web.companion_form import row_of, rows_used
+from app.web.fields import GROUPS, MAX_COMPANIONS, MAX_POOLS, FormField, all_fields, suffix
 from app.web.forms import Form, FormError, field_at, pools_used
 
 Notes = Mapping[str, list[str]]
@@ -34,13 +35,20 @@ def form_view(values: Mapping[str, str], form: Form, notes: Notes, *, fetches: b
     groups: dict[str, list[dict[str, Any]]] = {key: [] for key in (*GROUPS, "config")}
     shown = max(form.pools, pools_used([*values, *wrong]))
     pools: list[dict[str, Any]] = [{"number": number + 1, "fields": [], "custom": []} for number in range(1, shown)]
+    rows = max(form.companions, rows_used([*values, *wrong]))
+    beside: list[dict[str, Any]] = [{"number": number + 1, "fields": []} for number in range(rows)]
     used = set()
     for field in all_fields().values():
         place = field.path[2] if field.path[:2] == _POOL else 0
-        if not isinstance(place, int) or place >= shown:
+        row = row_of(field.name)
+        if not isinstance(place, int) or place >= shown or (row is not None and row >= len(beside)):
             continue
         item = {"field": _named(field, fetches), "value": values.get(field.name, ""), "errors": wrong.get(field.name, [])}
         item["notes"] = notes.get(field.name, [])
+        if row is not None:
+            beside[row]["fields"].append(item)
+            beside[row]["more"] = any(i["value"] or i["errors"] for i in beside[row]["fields"][6:])
+            continue
         if place:
             pools[place - 1]["custom" if field.group == "pool_custom" else "fields"].append(item)
             pools[place - 1]["own"] = any(i["value"] or i["errors"] for i in pools[place - 1]["custom"])
@@ -51,6 +59,8 @@ def form_view(values: Mapping[str, str], form: Form, notes: Notes, *, fetches: b
     added = f"gpu{suffix(form.pools - 1)}" if form.pools > pools_used(values) else ""
     return {"groups": groups, "titles": GROUPS, "used": used, "offered": _offered(), "pools": pools, "more": shown < MAX_POOLS} | {
         "next": shown + 1,
+        "companions": beside,
+        "next_companion": rows + 1 if rows < MAX_COMPANIONS else 0,
         "added": added,
     }
 

@@ -18,7 +18,8 @@ from app.domain.errors import FieldError, InvalidRequestError, Loc, ShardplanErr
 from app.domain.units import GB, GIB, parse_quantity
 from app.ingest.nesting import too_deep
 from app.services.request import PlanRequest
-from app.web.fields import MAX_POOLS, FormField, all_fields, suffix
+from app.web.companion_form import COMPANIONS, at_its_row, listed, models_of, rows_asked
+from app.web.fields import MAX_COMPANIONS, MAX_POOLS, FormField, all_fields, suffix
 from app.web.validation import field_errors
 
 CHANGE = "change"
@@ -48,13 +49,14 @@ class Form:
     Attributes:
         values: text by field name, as typed; empty fields are left out.
         request: None where there are errors.
-        pools: how many pools are asked to be shown, used or not.
+        pools: how many pools are asked to be shown, used or not; companions: how many rows of other models.
     """
 
     values: Mapping[str, str]
     errors: tuple[FormError, ...] = ()
     request: PlanRequest | None = None
     pools: int = 1
+    companions: int = 0
 
     @property
     def query(self) -> str:
@@ -63,8 +65,8 @@ class Form:
 
     def refused(self, error: ShardplanError) -> Form:
         """The same form with the complaints of an answer that could not be given."""
-        listed = error.errors or (FieldError((), error.detail),)
-        return replace(self, errors=tuple(_at_field(e) for e in listed), request=None)
+        complaints = error.errors or (FieldError((), error.detail),)
+        return replace(self, errors=tuple(at_field(e, self.values) for e in complaints), request=None)
 
     def complaint(self) -> InvalidRequestError:
         """What is wrong, at the paths of the request."""
@@ -76,8 +78,22 @@ class Form:
 def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
     """Read form fields; unknown names, text that is no number and values that make no sense become errors."""
     given = list(pairs)
-    values, errors = _collect(given)
-    pools = _shown_pools(given, errors)
+    values, document, errors = read_parts(given)
+    shown: dict[str, Any] = {"pools": _shown_pools(given, errors), "companions": rows_asked(given)}
+    for part in ("model", "training", "cluster"):
+        document.setdefault(part, {})
+    document["cluster"].setdefault("pools", [{}])
+    try:
+        request = PlanRequest.model_validate(document)
+    except ValidationError as invalid:
+        errors += _besides(field_errors(invalid.errors(), PlanRequest), {error.field for error in errors}, values)
+        return Form(values=values, errors=tuple(errors), **shown)
+    return Form(values=values, errors=tuple(errors), request=None if errors else request, **shown)
+
+
+def read_parts(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], dict[str, Any], list[FormError]]:
+    """What was typed, the parts of a request it stands for, which need not make a whole one, and what could not be read."""
+    values, errors = _collect(pairs)
     tree: dict[str, Any] = {}
     for name, text in values.items():
         field = all_fields()[name]
@@ -86,22 +102,19 @@ def read_form(pairs: Iterable[tuple[str, str]]) -> Form:
         except ValueError as error:
             errors.append(FormError(name, str(error)))
     _prefer(tree, values)
-    document = _listed(tree)
-    for part in ("model", "training", "cluster"):
-        document.setdefault(part, {})
-    document["cluster"].setdefault("pools", [{}])
-    try:
-        request = PlanRequest.model_validate(document)
-    except ValidationError as invalid:
-        errors += _besides(field_errors(invalid.errors(), PlanRequest), {error.field for error in errors})
-        return Form(values=values, errors=tuple(errors), pools=pools)
-    return Form(values=values, errors=tuple(errors), request=None if errors else request, pools=pools)
+    return values, _listed(tree), errors
 
 
-def _besides(found: Iterable[FieldError], known: set[str]) -> list[FormError]:
+def at_fields(found: Iterable[FieldError], errors: Iterable[FormError], values: Mapping[str, str]) -> list[FormError]:
+    """Complaints at the fields of a form, but those that only follow from a field that could not be read."""
+    return _besides(found, {error.field for error in errors}, values)
+
+
+def _besides(found: Iterable[FieldError], known: set[str], values: Mapping[str, str]) -> list[FormError]:
     """Complaints about the request but those that only follow from a field that could not be read."""
     unread = [all_fields()[name].path for name in known if name]
-    errors = [_at_field(e) for e in found if not e.loc or not any(path[: len(e.loc)] == e.loc for path in unread)]
+    places = [(e, at_its_row(e.loc, values)) for e in found]
+    errors = [at_field(e, values) for e, loc in places if not loc or not any(path[: len(loc)] == loc for path in unread)]
     return [error for error in errors if not error.field or error.field not in known]
 
 
@@ -123,6 +136,9 @@ def to_fields(document: Mapping[str, Any]) -> dict[str, str]:
             values[field.name] = text
     if hf_id := _get(document, ("model", "hf_id")):
         values = {"model": hf_id} | values
+    for number, companion in enumerate(document.get(COMPANIONS) or ()):
+        if hf_id := _get(companion, ("model", "hf_id")):
+            values[f"companion{number + 1}_model"] = hf_id
     return values
 
 
@@ -155,9 +171,12 @@ def field_at(loc: Loc) -> str:
         ("training", "adapter"): "adapter_kind",
         ("cluster",): "gpu",
         ("cluster", "pools"): "gpu",
+        (COMPANIONS,): "companion1_role",
     }
     for pool in range(MAX_POOLS):
         names[("cluster", "pools", pool)] = "gpu" + suffix(pool)
+    for number in range(MAX_COMPANIONS):
+        names |= {(COMPANIONS, number): f"companion{number + 1}_role", (COMPANIONS, number, "model"): f"companion{number + 1}_model"}
     for length in range(len(loc), 0, -1):
         if loc[:length] in names:
             return names[loc[:length]]
@@ -204,7 +223,7 @@ def _without_pool(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
 
 def _collect(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[FormError]]:
     given, errors = _without_pool(list(pairs)), list[FormError]()
-    given = [pair for pair in given if pair[0] not in (POOLS, DROP, UPLOAD)]
+    given = [pair for pair in given if pair[0] not in (POOLS, COMPANIONS, DROP, UPLOAD)]
     overrides = [pair for name, text in given if name == CHANGE for pair in parse_qsl(text, keep_blank_values=True)]
     replaced = {name for name, _ in overrides}
     values: dict[str, str] = {}
@@ -221,11 +240,11 @@ def _collect(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], list[For
 
 def _prefer(tree: dict[str, Any], values: Mapping[str, str]) -> None:
     """Apply what the labels promise: a description replaces the model's name, a clip the length, an instance or own GPU the listed one."""
-    model = tree.get("model", {})
-    if any(key in model for key in ("hf_config", "params", "shape")):
-        model.pop("preset", None)
-    elif "preset" in model and "/" in model["preset"] and not _known(model["preset"]):
-        model["hf_id"] = model.pop("preset")
+    for model in (tree.get("model", {}), *models_of(tree)):
+        if any(key in model for key in ("hf_config", "params", "shape")):
+            model.pop("preset", None)
+        elif "preset" in model and "/" in model["preset"] and not _known(model["preset"]):
+            model["hf_id"] = model.pop("preset")
     training = tree.get("training", {})
     if {"height", "width"} <= set(training.get("tokens_from", {})):
         training.pop("seq_len", None)
@@ -349,6 +368,7 @@ def _listed(tree: Mapping[str, Any]) -> dict[str, Any]:
     document = {key: dict(value) if isinstance(value, dict) else value for key, value in tree.items()}
     if pools := document.get("cluster", {}).get("pools"):
         document["cluster"]["pools"] = [pools.get(number, {}) for number in range(max(pools) + 1)]
+    listed(document)
     return document
 
 
@@ -370,9 +390,10 @@ def _assign(document: Any, path: str, value: Any) -> None:
     document[parts[-1]] = value
 
 
-def _at_field(error: FieldError) -> FormError:
-    name = field_at(error.loc)
+def at_field(error: FieldError, values: Mapping[str, str]) -> FormError:
+    """The complaint at the form field it belongs to, in the field's words."""
+    name = field_at(loc := at_its_row(error.loc, values))
     dotted = ".".join(str(part) for part in error.loc)
     label = all_fields()[name].label if name else ""
-    exact = bool(name) and all_fields()[name].path == error.loc
+    exact = bool(name) and all_fields()[name].path == loc
     return FormError(name, error.msg.replace(dotted, label) if exact else error.msg, error.hint)

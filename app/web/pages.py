@@ -13,11 +13,23 @@ from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
 from app.services.plan import Answer, PlanLabel, answer, file_of
 from app.services.saved_plans import key_of_client, new_plan_id
-from app.web import catalog_pages, chart_pages, delete_page, diff_page, docs_page, preview, report_page, saved_pages, what_if_page
+from app.web import (
+    catalog_pages,
+    chart_pages,
+    delete_page,
+    diagnose_pages,
+    diff_page,
+    docs_page,
+    preview,
+    report_page,
+    saved_pages,
+    what_if_page,
+)
 from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.form_view import form_view, typed_notes
 from app.web.forms import Form, read_form, to_fields
+from app.web.measurement_views import calibration_view
 from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
 from app.web.posted import of_plan
@@ -29,6 +41,8 @@ from app.web.views import answer_view
 router = APIRouter()
 router.include_router(preview.router)
 router.include_router(diff_page.router)
+router.include_router(diagnose_pages.forms)  # before the JSON of the same address, which takes whatever is no form
+router.include_router(diagnose_pages.router)
 router.include_router(report_page.router)
 router.include_router(delete_page.router)
 router.include_router(saved_pages.router)
@@ -116,9 +130,10 @@ def _answered(form: Form, hub: Hub | None, label: PlanLabel | None = None) -> An
 def _plan_page(request: Request, answered: Answered, *, example: bool = False) -> Response:
     accept = request.headers.get("accept", "")
     if "application/json" in accept and not prefers_html(request):
-        return _json(answered)
+        return _json(request, answered)
     form = answered.form
     document = answered.answer.document() if answered.answer else None
+    said = request.app.state.measurements.calibrator.of(document) if document else None
     values = to_fields(document["request"]) if document else dict(form.values)
     query = urlencode(values)
     return page(
@@ -126,8 +141,9 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
         "index.html",
         status=422 if form.errors else 200,
         example=example,
-        focused=not (example or form.errors or form.pools > 1),
+        focused=not (example or form.errors or form.pools > 1 or form.companions),
         view=answer_view(document) if document else None,
+        calibration=calibration_view(said, document) if document else None,
         form=form_view(values, form, typed_notes(document, form.values), fetches=request.app.state.hub is not None),
         values=values,
         errors=form.errors,
@@ -138,10 +154,12 @@ def _plan_page(request: Request, answered: Answered, *, example: bool = False) -
     )
 
 
-def _json(answered: Answered) -> Response:
+def _json(request: Request, answered: Answered) -> Response:
     if answered.answer is None:
         raise answered.form.complaint()
-    return json_response(answered.answer.document(), headers={"vary": "Accept"})
+    document = answered.answer.document()
+    said = request.app.state.measurements.calibrator.of(document)
+    return json_response(document | {"calibration": said}, headers={"vary": "Accept"})
 
 
 def _download(file: FileName, form: Form, hub: Hub | None, dialect: str) -> Response:

@@ -13,6 +13,7 @@ from app.store.repository import PlanFilter
 from app.web.api import json_response, saved_document
 from app.web.deps import SavedPlansDep
 from app.web.forms import to_fields
+from app.web.measurement_pages import form, kept_runs
 from app.web.problems import prefers_html
 from app.web.rendering import page
 from app.web.schemas import MAX_PAGE, PAGE, PlanListOut, SavedPlanOut, problems
@@ -86,6 +87,8 @@ def saved_page(document: dict[str, Any], request: Request, *, status: int = 200)
         about=about,
         token=document.get("edit_token", ""),
         values=values,
+        runs=kept_runs(request, document["id"]),
+        measure=form(),
         origin=str(request.base_url).rstrip("/"),
     )
 

@@ -8,6 +8,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from app.services.request import PlanRequest
+from app.web.measured_schemas import CalibrationOut
 
 EXAMPLE_REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.1-8b"},
@@ -175,6 +176,7 @@ class PlanOut(AnswerOut):
     """The answer to one request."""
 
     id: str | None
+    calibration: CalibrationOut | None = Field(None, description="missing where no service planned")
     dialects: dict[str, dict[str, str]] = Field(description="the same plan for others: hf_auto for the Hugging Face Trainer")
     checkpoint: CheckpointOut
 
@@ -191,6 +193,61 @@ class SavedPlanOut(AnswerOut):
     edit_token: str | None = Field(None, description="once, in the answer to the save: what deletes the plan")
     dialects: dict[str, dict[str, str]] = Field(default_factory=dict)
     checkpoint: CheckpointOut | None = None
+
+
+class FindingOut(BaseModel):
+    """What an audit says about one place of a configuration."""
+
+    model_config = OPEN
+
+    id: str
+    severity: Literal["error", "warning", "info"]
+    path: str = Field(description="dotted path of the key as written")
+    message: str
+    why: str
+    fix: str
+    source: str
+    effect: Literal["fails", "ignored", "changed", "slow", "memory"]
+
+
+class NotCheckedOut(BaseModel):
+    """A rule that could not be put to the file."""
+
+    model_config = OPEN
+
+    id: str
+    needs: str = Field(description="parts of the request it lacks")
+
+
+class GainOut(BaseModel):
+    """What our plan would gain over the file, for as many sequences a step."""
+
+    model_config = OPEN
+
+    memory_bytes: int = Field(description="of one GPU, less with our plan; negative where it takes more")
+    step_s: float = Field(description="seconds a step, less with our plan")
+    speedup: float = Field(description="step time of the file over that of our plan")
+
+
+class AuditOut(BaseModel):
+    """What an existing configuration does, and what would be better."""
+
+    model_config = OPEN
+
+    engine_version: str
+    kind: Literal["deepspeed", "accelerate", "hf_trainer", "fsdp"]
+    launcher: Literal["deepspeed", "hf_trainer", "accelerate"]
+    versions: dict[str, str]
+    summary: str
+    findings: list[FindingOut]
+    not_checked: list[NotCheckedOut]
+    predicted: CandidateOut | None = Field(description="what the file costs as it will really run")
+    not_predicted: str = Field(description="why there is no prediction; empty where there is")
+    recommended: CandidateOut | None = Field(description="our plan for the same job")
+    gain: GainOut | None
+    assumed: list[str]
+    corrected: dict[str, str] = Field(description="the file with everything mended that can be, by name")
+    minimal: dict[str, str] = Field(description="the same without what says the default")
 
 
 class PlanSummaryOut(BaseModel):

@@ -214,3 +214,12 @@ def test_print_shows_the_answer_only(open_page: OpenPage) -> None:
     expect(page.locator("nav").first).to_be_hidden()
     expect(page.locator(".verdict.large")).to_be_visible()
     screenshot(page, "print")
+
+
+def test_files_are_highlighted(open_page: OpenPage) -> None:
+    """Strings, numbers, words and comments have ranges, the text is as it was, and the colours keep their contrast."""
+    page = open_page(EXAMPLE)
+    sizes = page.evaluate("Object.fromEntries([...CSS.highlights].map(([name, ranges]) => [name, ranges.size]))")
+    assert all(sizes[kind] > 5 for kind in ("comment", "string", "number", "word"))
+    quoted = page.evaluate("[...CSS.highlights.get('string')].every(range => /^[\"']/.test(range.toString()))")
+    assert quoted

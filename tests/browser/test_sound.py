@@ -35,13 +35,18 @@ PAGES: dict[str, str] = {
     "plan": "/plans/{id}",
     "report": "/plans/{id}/report",
     "delete": "/plans/{id}/delete",
+    "runs": "/plans/{id}/measurements",
     "compare": "/plans/compare?ids={id},{other}",
+    "audit": "/audit",
     "method": "/method",
     "catalog": "/catalog",
     "gpus": "/catalog/gpus",
     "instances": "/catalog/instances",
     "models": "/catalog/models",
     "reference": "/docs",
+    "diagnose": "/diagnose",
+    "diagnosis": "/diagnose?log=Tried+to+allocate+12.94+GiB&model=llama-3.1-8b&gpu=a100-sxm-80gb&strategy=zero2&gpus_per_node=2",
+    "diagnose-errors": "/diagnose?log=x&seq_len=lots&peak=much",
     "nothing": "/nothing",
 }
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -98,6 +103,9 @@ def test_html_is_valid(origin: str, address: Callable[[str], str], tmp_path: Pat
         texts |= {
             "diff": client.post("/diff", data=fields | {"existing": '{"train_batch_size": 1, "zero_optimization": {"stage": 2}}'}).text
         }
+        measured = client.post(kept.headers["location"] + "/measure", data={"peak": "68 GiB", "counter": "reserved"}, follow_redirects=True)
+        texts |= {"measured": measured.text, "calibrated": client.get("/").text, "local": client.get("/method/accuracy").text}
+        texts |= {"unmeasured": client.post(kept.headers["location"] + "/measure", data={"peak": "68"}).text}
         texts |= {"refused": client.post(kept.headers["location"] + "/delete", data={"token": "x"}).text}
     for name, text in texts.items():
         (tmp_path / f"{name}.html").write_text(text, encoding="utf-8")

@@ -56,6 +56,24 @@ def request_of(case: Given) -> dict[str, Any] | None:
     }
 
 
+def partial_request_of(case: Given) -> dict[str, Any]:
+    """What a case tells of its request, for a question that may leave parts out; an offload is in it as its reporter believed it."""
+    given, whole = case["input"], request_of(case)
+    if whole is not None:
+        believed = "believes" in str(given.get("offload_optimizer", ""))
+        return whole | ({"constraints": whole["constraints"] | {"offload_optimizer": "cpu"}} if believed else {})
+    training = {
+        name: given[key] for name, key in (("seq_len", "seq"), ("micro_batch", "micro_batch"), ("attention", "attention")) if key in given
+    }
+    model = _model(given)
+    found: dict[str, Any] = {"training": training} | ({"model": model} if model else {})
+    if "stage" in given:
+        found["constraints"] = {"strategy": f"zero{given['stage']}"}
+    if "gpus_per_node" in given:
+        found["cluster"] = {"pools": [_pool(given, case["expected"] | {"verdict": "none"})]}
+    return found
+
+
 def _model(given: Given) -> dict[str, Any] | None:
     name = given.get("model", "")
     if shape := SHAPES.get(TUNED.sub("", name)):

@@ -65,7 +65,7 @@ def test_a_newer_database_is_left_as_it_is(url: str, capsys: pytest.CaptureFixtu
 def test_tables_that_are_gone_are_said_to_be(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     """No migration brings them back; 3, with what does."""
     migrate.upgrade(url)
-    execute(url, "DROP TABLE idempotency", "DROP TABLE plans")
+    execute(url, "DROP TABLE measurements", "DROP TABLE idempotency", "DROP TABLE plans")
     for arguments in (["migrate", "--check"], ["migrate"]):
         assert cli.main(arguments) == 3
         assert "restore a backup" in capsys.readouterr().err

@@ -49,6 +49,7 @@ def test_json_is_the_whole_plan(spec: Write, where: list[str], capsys: pytest.Ca
     answered = json.loads(capsys.readouterr().out)
     ours = json.loads(json.dumps(planned(PlanRequest.model_validate(ZERO)).document()))
     assert answered.pop("search")["candidates"] == ours.pop("search")["candidates"]
+    answered.pop("calibration", None)  # what runs measured on the service say, which nobody here knows
     assert answered == ours
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.web.diagnosing import EXAMPLES
 from app.web.schemas import EXAMPLE_REQUEST
 from tests.contract.answers import departures
 
@@ -51,6 +52,18 @@ def test_every_problem_is_documented_as_one(document: dict[str, Any]) -> None:
     assert "HTTPValidationError" not in document["components"]["schemas"]
 
 
+def ask_diagnose(ask: Callable[..., None]) -> None:
+    """A log with its request, one that says nothing, and bodies that are none."""
+    for example in EXAMPLES.values():
+        ask(200, "/diagnose", "POST", json=example["value"])
+    ask(200, "/diagnose", "POST", json={"text": "nothing at all"}, headers=HTML)
+    ask(400, "/diagnose", "POST", content=b"{", headers=JSON)
+    ask(413, "/diagnose", "POST", content=BIG, headers=JSON)
+    ask(415, "/diagnose", "POST", content=b"x")
+    ask(422, "/diagnose", "POST", json={})
+    ask(422, "/diagnose", "POST", json={"text": "x" * 200_001}, headers=HTML)
+
+
 def ask_sweeps(ask: Callable[..., None], client: TestClient) -> None:
     """Good and bad requests about sweeps, which are not done yet or done, as it comes."""
     keyed, one, lines = {"idempotency-key": "s"}, {"requests": [EXAMPLE_REQUEST]}, {"content-type": "application/x-ndjson"}
@@ -84,6 +97,30 @@ def ask_sweeps(ask: Callable[..., None], client: TestClient) -> None:
         ask(404, route, method, path=there.replace(made["id"], "none"), headers=token)
 
 
+def ask_measurements(ask: Callable[..., None], client: TestClient, plan: str, token: str) -> None:
+    """Good and bad requests about what a run of a plan took."""
+    route, one = "/plans/{plan_id}/measurements", "/plans/{plan_id}/measurements/{measurement_id}"
+    path, run, keyed = f"/plans/{plan}/measurements", {"peak_bytes": 2**36, "counter": "reserved"}, {"idempotency-key": "m"}
+    made = client.post(path, json=run, headers=keyed).json()["id"]
+    ask(201, route, "POST", json={"step_s": 9.5, "oom": False, "versions": {"torch": "2.13.0"}})
+    ask(200, route, "POST", json=run, headers=keyed)
+    ask(409, route, "POST", json={"oom": True}, headers=keyed)
+    ask(400, route, "POST", content=b"{", headers=JSON)
+    ask(413, route, "POST", content=BIG, headers=JSON)
+    ask(415, route, "POST", content=b"x")
+    for wrong in ({}, {"step_s": 0}, {"peak_bytes": 2**40, "counter": "device"}):
+        ask(422, route, "POST", json=wrong)
+    ask(422, route, "POST", json={}, headers=HTML)
+    ask(404, route, "POST", path="/plans/none/measurements", json=run)
+    for accept in ({}, HTML):
+        ask(200, route, "GET", headers=accept)
+        ask(404, route, "GET", path="/plans/none/measurements", headers=accept)
+    ask(422, one, "DELETE", path=f"{path}/{made}")
+    ask(403, one, "DELETE", path=f"{path}/{made}", headers={"edit-token": "x"})
+    ask(204, one, "DELETE", path=f"{path}/{made}", headers={"edit-token": token})
+    ask(404, one, "DELETE", path=f"{path}/{made}", headers={"edit-token": token})
+
+
 def test_every_route_answers_as_documented(client: TestClient, document: dict[str, Any]) -> None:
     """Good and bad requests to every route: what comes back is in the document, and so is each status that was aimed at."""
     saved = client.post("/plans", json=EXAMPLE_REQUEST | {"name": "one"}, headers={"idempotency-key": "k"})
@@ -103,6 +140,8 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(422, route, "POST", path=path, json={})
         ask(422, route, "POST", path=path, json={}, headers=HTML)
     ask(200, "/plan", "POST", json=EXAMPLE_REQUEST)
+    ask(200, "/plan", "POST", path="/plan?calibrate=false", json=EXAMPLE_REQUEST)
+    ask(422, "/plan", "POST", path="/plan?calibrate=perhaps", json=EXAMPLE_REQUEST)
     files = saved.json()["files"]
     assert len(files) == 4
     for file in files:
@@ -136,7 +175,17 @@ def test_every_route_answers_as_documented(client: TestClient, document: dict[st
         ask(422, "/plans/compare", "GET", path=f"/plans/compare?ids={plan}", headers=accept)
         ask(200, "/plans/{plan_id}/replan", "POST", path=f"/plans/{plan}/replan", headers=accept)
         ask(404, "/plans/{plan_id}/replan", "POST", path="/plans/none/replan", headers=accept)
+    ask_diagnose(ask)
     ask_sweeps(ask, client)
+    ask(400, "/audit", "POST", content=b"{", headers=JSON)
+    ask(413, "/audit", "POST", content=BIG, headers=JSON)
+    ask(415, "/audit", "POST", content=b"x")
+    for accept in ({}, HTML):
+        ask(422, "/audit", "POST", json={"text": "[1]"}, headers=accept)
+    for more in ({}, {name: EXAMPLE_REQUEST[name] for name in ("model", "training", "cluster")}):
+        ask(200, "/audit", "POST", json={"config": {"zero_optimization": {"stage": 2}, "train_micro_batch_size_per_gpu": 1}} | more)
+    ask_measurements(ask, client, plan, token)
+    ask(200, "/plan", "POST", json=EXAMPLE_REQUEST)
     for route in ("/healthz", "/readyz", "/metrics"):
         ask(200, route, "GET")
     ask(422, "/plans/{plan_id}", "DELETE")

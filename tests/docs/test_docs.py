@@ -11,7 +11,7 @@ from app.catalog.data import document
 from app.catalog.glossary import load_symbols, load_terms
 from app.domain.sources import SOURCES
 from app.services.method.figures import all_cards
-from bench.method import glossary, pages
+from bench.method import audit_rules, glossary, pages
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -29,6 +29,11 @@ def test_the_glossary_is_current() -> None:
     assert (ROOT / "docs" / "glossary.md").read_text() == glossary()
     assert len({word.key for word in load_terms()}) == len(load_terms())
     assert set(load_symbols()) == {name for card in all_cards().values() for name in card.named}
+
+
+def test_the_rules_of_the_audit_are_current() -> None:
+    """docs/rules.md has a line for every registered rule; `make bench ARGS=method` rewrites it."""
+    assert (ROOT / "docs" / "rules.md").read_text() == audit_rules()
 
 
 def test_accuracy_and_its_data_are_of_one_run() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from app import cli
 from app.store.migrate import upgrade
 from app.store.session import Database
 from tests.postgres import PostgresServer, _programs
@@ -73,16 +74,17 @@ def test_through_a_pipe(folder: Path) -> None:
     """Standard output and input do as well as files."""
     source = filled(f"sqlite:///{folder / 'shardplan.db'}")
     told = run("shardplan export | SHARDPLAN_DATABASE_URL=sqlite:///piped.db shardplan import -", folder, SHARDPLAN_DATABASE_URL=source)
-    assert told == "plans: 3 added, 0 there already; idempotency: 2 added, 0 there already\n"
+    assert told == "plans: 3 added, 0 there already; idempotency: 2 added, 0 there already; measurements: 1 added, 0 there already\n"
     assert contents(f"sqlite:///{folder / 'piped.db'}") == contents(source)
 
 
-def test_dump_and_restore(folder: Path, postgres: PostgresServer) -> None:
+def test_dump_and_restore(folder: Path, postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """pg_dump brings rows, revision and triggers into an empty database."""
     source, copy = filled(postgres.database()), postgres.database()
     run(POSTGRESQL, folder, SHARDPLAN_DATABASE_URL=plain(source), NEW_DATABASE_URL=plain(copy))
     assert contents(copy) == contents(source)
-    assert exit_code(folder, ["export"], SHARDPLAN_DATABASE_URL=plain(copy)) == 0
+    monkeypatch.setenv("SHARDPLAN_DATABASE_URL", plain(copy))
+    assert exit_code(["export"]) == 0
     triggers = run(f"psql -At '{plain(copy)}' -c \"SELECT tgname FROM pg_trigger WHERE tgname LIKE '%never_change' ORDER BY 1\"", folder)
     assert triggers.split() == ["idempotency_never_change", "plans_never_change"]
     postgres.drop(source)
@@ -101,25 +103,29 @@ def test_copy_of_a_sqlite_file_in_use(folder: Path) -> None:
     assert contents(f"sqlite:///{folder / 'copy.db'}") == contents(source)
 
 
-def exit_code(folder: Path, arguments: list[str], **environment: str) -> int:
-    """Exit code of the command."""
-    known = os.environ | environment | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "app.cli", *arguments]
-    return subprocess.run(command, cwd=folder, env=known, capture_output=True, timeout=60).returncode
+def exit_code(arguments: list[str]) -> int:
+    """Exit code of the command, here; it starts as a process of its own in the tests above."""
+    try:
+        return cli.main(arguments)
+    except SystemExit as ended:
+        assert isinstance(ended.code, int)
+        return ended.code
 
 
-def test_exit_codes(folder: Path) -> None:
+def test_exit_codes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command line or setting that is wrong is 64, never 2, which says that a plan does not fit; the others are as documented."""
-    assert exit_code(folder, []) == 64
-    assert exit_code(folder, ["exprot"]) == 64
-    assert exit_code(folder, ["plan"]) == 64
-    assert exit_code(folder, ["import"]) == 64
-    assert exit_code(folder, ["export", "--colour"]) == 64
-    assert exit_code(folder, ["export"], SHARDPLAN_DATABASE_URL="mysql://x") == 64
-    assert exit_code(folder, ["export"]) == 3
-    assert exit_code(folder, ["import", "nofile.jsonl"]) == 3
+    monkeypatch.chdir(folder)
+    assert exit_code([]) == 64
+    assert exit_code(["exprot"]) == 64
+    assert exit_code(["plan"]) == 64
+    assert exit_code(["import"]) == 64
+    assert exit_code(["export", "--colour"]) == 64
+    assert exit_code(["export"]) == 3
+    assert exit_code(["import", "nofile.jsonl"]) == 3
     (folder / "bad.jsonl").write_text('{"format":"shardplan-export","version":1}\n')
-    assert exit_code(folder, ["import", "bad.jsonl"]) == 3
-    away = f"postgresql://nobody@/none?host={folder}"
-    assert exit_code(folder, ["export", "-o", "out.jsonl"], SHARDPLAN_DATABASE_URL=away) == 69
+    assert exit_code(["import", "bad.jsonl"]) == 3
+    monkeypatch.setenv("SHARDPLAN_DATABASE_URL", "mysql://x")
+    assert exit_code(["export"]) == 64
+    monkeypatch.setenv("SHARDPLAN_DATABASE_URL", f"postgresql://nobody@/none?host={folder}")
+    assert exit_code(["export", "-o", "out.jsonl"]) == 69
     assert not list(folder.glob("out.jsonl*"))

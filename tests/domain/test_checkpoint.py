@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from app.domain.checkpoint.inference import cache_elements
 from app.domain.checkpoint.plan import checkpoint_plan
 from app.domain.checkpoint.result import CheckpointPlan
 from app.domain.checkpoint.tensors import Tensors, largest_shard_frac, tensor_count, trained_tensors
 from app.domain.model.architecture import Attention
+from app.domain.model.cache import cache_elements
 from app.domain.model.parameters import total_params
 from app.domain.recipe.adapter import Adapter
 from app.domain.recipe.recipe import Recipe

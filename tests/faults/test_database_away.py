@@ -80,7 +80,7 @@ def test_a_newer_database_is_served(database_url: str, tmp_path: Path) -> None:
 def test_dropped_tables_are_said_to_be_missing(database_url: str, tmp_path: Path) -> None:
     """A database that claims to be migrated: no 500, and readiness names the migrations."""
     with running(database_url, tmp_path) as service:
-        change(database_url, "DROP TABLE idempotency", "DROP TABLE plans")
+        change(database_url, "DROP TABLE measurements", "DROP TABLE idempotency", "DROP TABLE plans")
         assert refused(service.save("nowhere"))
         assert service.wrong() == ["migrations"]
         assert service.plan().status_code == 200

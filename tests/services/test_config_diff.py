@@ -68,7 +68,7 @@ def test_yaml_is_read_too() -> None:
         ('{"a":' * 40 + "1" + "}" * 40, "nested more than 32"),
         ("a: 2026-99-99\n", "not YAML"),
         ("\N{REPLACEMENT CHARACTER}", "not UTF-8"),
-        (json.dumps({str(n): n for n in range(3000)}), "3,000 keys"),
+        (json.dumps({str(n): n for n in range(3000)}), "3,001 values"),
     ],
 )
 def test_what_is_no_configuration_is_refused(text: str, words: str) -> None:

@@ -122,19 +122,19 @@ def not_synced(subject: Subject) -> Iterator[Hit]:
         "which puts adapters into units of their own.",
         source="torch-fsdp1",
         kinds=FSDP_FILES,
-        needs=("model",),
         library="torch",
     ),
 )
 def adapter_in_flat_parameters(subject: Subject) -> Iterator[Hit]:
     """Gradients of frozen weights."""
     found, model, acting = fsdp_block(subject), subject.model, effective_fsdp(subject)
-    if found is None or model is None or acting is None or not model.adapter or found.version != 1:
+    if found is None or acting is None or not subject.adapter or found.version != 1:
         return
     if not found.flag("use_orig_params", True):
         return
     size = element(acting.compute)
-    frozen = f"{billions(model.frozen_params)} × {size:g} bytes = {format_gib(model.frozen_params * size)}" if model.frozen_params else ""
+    weights = model.frozen_params if model is not None else 0
+    frozen = f"{billions(weights)} × {size:g} bytes = {format_gib(weights * size)}" if weights else ""
     over = f" over {acting.shards} ranks" if acting.shards else ""
     yield Hit(
         path=found.path("use_orig_params"),
@@ -154,21 +154,22 @@ def adapter_in_flat_parameters(subject: Subject) -> Iterator[Hit]:
         fix="Load with bnb_4bit_quant_storage=torch.bfloat16, the dtype of the other weights, and without device_map.",
         source="accelerate-fsdp",
         kinds=FSDP_FILES,
-        needs=("model",),
         library="accelerate",
     ),
 )
 def integer_storage(subject: Subject) -> Iterator[Hit]:
     """Weights FSDP cannot divide."""
     found, model = fsdp_block(subject), subject.model
-    if found is None or model is None or model.adapter != "qlora":
+    if found is None or subject.adapter != "qlora":
         return
     said = next(
         (at(holder, place) for holder in (subject.config, subject.arguments) for place in STORAGE_PLACES if at(holder, place)), None
     )
     if said is not None and any(name in str(said) for name in ("bf16", "bfloat16", "float16", "float32")):
         return
-    whole = f"{billions(model.frozen_params)} × {(model.base_bits or 4) / 8:g} bytes = {format_gib(_base_bytes(subject))}"
+    whole = "4-bit weights"
+    if model is not None:
+        whole = f"{billions(model.frozen_params)} × {(model.base_bits or 4) / 8:g} bytes = {format_gib(_base_bytes(subject))}"
     fails = found.version == 1
     if said is None:
         yield Hit(path=STORAGE, message=f"bnb_4bit_quant_storage is not in this file; with its default, uint8, {whole} are not sharded")

@@ -6,7 +6,7 @@ from app.domain.checkpoint import terms
 from app.domain.checkpoint.result import Inference
 from app.domain.checkpoint.situation import Situation
 from app.domain.checkpoint.terms import line
-from app.domain.model.architecture import Architecture, Attention
+from app.domain.model.cache import cache_elements
 
 BYTES_16_BIT = 2
 
@@ -24,18 +24,3 @@ def inference_of(case: Situation) -> Inference:
     elif case.settings.framework == "deepspeed" and case.stage > 0:
         how = "Put the base model's config.json and tokenizer beside the exported safetensors; they then load with from_pretrained."
     return Inference(weights=weights, cache_per_token=cache, how=how)
-
-
-def cache_elements(model: Architecture) -> int:
-    """Elements of keys and values that one token adds, over all layers of a model that generates; 0 for others."""
-    if model.kind not in ("decoder", "ssm", "multimodal", "encoder_decoder"):
-        return 0
-    return sum(_of(s.block.attention) * s.count for s in model.stacks if s.part == "main" and s.block.attention)
-
-
-def _of(attention: Attention) -> int:
-    if attention.kind == "linear" or not attention.causal:
-        return 0
-    if attention.kind == "latent":
-        return attention.latent_dim
-    return attention.num_kv_heads * (attention.head_dim + attention.v_head_dim)

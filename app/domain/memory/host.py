@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import reduce
 
 import numpy as np
@@ -137,6 +138,12 @@ def host_activation_bytes(tokens: Array, bytes_per_token: Array, in_flight: Arra
 
 def add_host(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
     """Add the host lines of one node."""
+    add_held(ledger, setup, columns, share)
+    add_loading(ledger, setup, columns, share, ranks_per_node(setup, columns))
+
+
+def add_held(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Add what one node holds while it trains, without loading."""
     per_node, c = ranks_per_node(setup, columns), columns
     if c.offload_optimizer.any() or OPTIMIZERS[setup.recipe.optimizer].paged:
         _add_states(ledger, setup, columns, share, per_node)
@@ -146,7 +153,6 @@ def add_host(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share
         _add_buffers(ledger, setup, columns, share, per_node)
     if c.act_offload.any():
         _add_activations(ledger, setup, columns, share, per_node)
-    add_loading(ledger, setup, columns, share, per_node)
 
 
 def ranks_per_node(setup: TrainingSetup, columns: Columns) -> Array:
@@ -155,9 +161,9 @@ def ranks_per_node(setup: TrainingSetup, columns: Columns) -> Array:
     return ranks
 
 
-def host_peak(ledger: Tally) -> Array:
+def host_peak(ledger: Tally, moments: Sequence[str] = (LOAD, INITIALISE, TRAIN)) -> Array:
     """Bytes per node at the worst of loading, initialisation and training."""
-    peak: Array = reduce(np.maximum, [ledger.at(moment) for moment in (LOAD, INITIALISE, TRAIN)])
+    peak: Array = reduce(np.maximum, [ledger.at(moment) for moment in moments])
     return peak
 
 

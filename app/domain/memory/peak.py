@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 
 import numpy as np
 
 from app.domain.ledger import Ledger, Tally
+from app.domain.memory.companions import add_beside, add_engines, host_moments, host_scope, moments_of
 from app.domain.memory.host import add_host, host_peak
 from app.domain.memory.moments import ALWAYS, MOMENTS
 from app.domain.memory.nvme import add_nvme
@@ -25,7 +27,7 @@ class Memory:
 
     Attributes:
         gpu, overhead, host, nvme: ledgers with their lines.
-        by_moment: allocated bytes per GPU, one row a moment in the order of ``MOMENTS``.
+        by_moment: allocated bytes per GPU, one row a moment in the order of ``moments_of``.
         moment: index of the peak moment.
         allocated, reserved, device: the three totals per GPU at the peak.
         roomy: device bytes on a device without end, where nothing makes the allocator give cached blocks back.
@@ -59,20 +61,20 @@ def evaluate_memory(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     """Evaluate every memory term for every candidate once."""
     share, size = share_of(setup, numbers, columns), len(columns)
     gpu, busiest = busiest_stage(setup, numbers, columns, share)
-    by_moment = np.stack([gpu.at(moment) for moment in MOMENTS])
+    moments = moments_of(setup)
+    by_moment = np.stack([gpu.at(moment) for moment in moments])
     moment = by_moment.argmax(axis=0)
     allocated = by_moment[moment, np.arange(size)]
     overhead, host, nvme = Ledger(size), Ledger(size), Ledger(size)
-    live = _live(overhead, setup, columns, (allocated, cached_peaks(gpu, columns)))
+    live = _live(overhead, setup, columns, (allocated, cached_peaks(gpu, columns, moments)))
     extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
-    add_host(host, setup, columns, share)
-    add_nvme(nvme, setup, columns, share)
+    _add_elsewhere((host, nvme), setup, columns, share)
     return Memory(
         gpu=gpu, overhead=overhead, host=host, nvme=nvme, by_moment=by_moment, moment=moment, allocated=allocated,
         reserved=allocated + extra, device=allocated + extra + live.outside, roomy=allocated + unbounded + live.outside,
         expandable=np.minimum(allocated + extra, _expandable(setup, columns, live)),
         needed=allocated * (1 + setup.rates.needed_frac) + live.outside, script_more=_script_more(gpu, columns),
-        host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share, busiest=busiest,
+        host_bytes=host_peak(host, host_moments(setup)), nvme_bytes=nvme.total(), share=share, busiest=busiest,
     )  # fmt: skip
 
 
@@ -96,7 +98,8 @@ def evaluate_totals(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     """
     share, shape = share_of(setup, numbers, columns), columns.shape
     stages = end_stages(setup, numbers, columns, (share, Tally))
-    peaks = [(reduce(np.maximum, [gpu.at(moment) for moment in MOMENTS]), cached_peaks(gpu, columns)) for gpu, _ in stages]
+    moments = moments_of(setup)
+    peaks = [(reduce(np.maximum, [gpu.at(moment) for moment in moments]), cached_peaks(gpu, columns, moments)) for gpu, _ in stages]
     (allocated, pools), busiest = peaks[0], share
     if len(stages) > 1:
         last = last_is_busiest(peaks[0][0], peaks[1][0])
@@ -105,13 +108,20 @@ def evaluate_totals(setup: TrainingSetup, numbers: Numbers, columns: Columns) ->
     overhead, host, nvme = Tally(shape), Tally(shape), Tally(shape)
     live = _live(overhead, setup, columns, (allocated, pools))
     extra, unbounded = _add_cached(overhead, setup, columns, busiest, live)
-    add_host(host, setup, columns, share)
-    add_nvme(nvme, setup, columns, share)
+    _add_elsewhere((host, nvme), setup, columns, share)
     return MemoryTotals(
         device=allocated + extra + live.outside, roomy=allocated + unbounded + live.outside,
         needed=allocated * (1 + setup.rates.needed_frac) + live.outside, script_more=_script_more(stages[0][0], columns),
-        host_bytes=host_peak(host), nvme_bytes=nvme.total(), share=share,
+        host_bytes=host_peak(host, host_moments(setup)), nvme_bytes=nvme.total(), share=share,
     )  # fmt: skip
+
+
+def _add_elsewhere(ledgers: tuple[Tally, Tally], setup: TrainingSetup, columns: Columns, share: Share) -> None:
+    """Add what all models have on the host and on its disks."""
+    host, nvme = ledgers
+    add_host(host_scope(host, setup), setup, columns, share)
+    add_nvme(nvme, setup, columns, share)
+    add_beside(host, nvme, setup, columns)
 
 
 def _script_more(gpu: Tally, columns: Columns) -> Array:
@@ -135,7 +145,8 @@ def _live(overhead: Tally, setup: TrainingSetup, columns: Columns, peaks: tuple[
     rates = setup.rates
     context = overhead.add(context_bytes, "overhead", "always", ALWAYS, context=rates.context_bytes)
     nccl = overhead.add(nccl_bytes, "overhead", "always", ALWAYS, buffers=rates.nccl_bytes, several_ranks=(columns.world_size > 1) * 1.0)
-    return _Live(allocated=peaks[0], pools=peaks[1], outside=context + nccl)
+    engines = add_engines(overhead, setup)
+    return _Live(allocated=peaks[0], pools=peaks[1], outside=context + nccl + engines if setup.companions else context + nccl)
 
 
 def _add_cached(ledger: Tally, setup: TrainingSetup, columns: Columns, share: Share, live: _Live) -> tuple[Array, Array]:
@@ -180,24 +191,24 @@ def flattening(columns: Columns) -> Array:
     return flattens
 
 
-def cached_peaks(ledger: Tally, columns: Columns) -> Array:
+def cached_peaks(ledger: Tally, columns: Columns, moments: Sequence[str] = MOMENTS) -> Array:
     """Sum of the peaks of what cannot use each other's blocks: streams, or flat buffers and everything else. Bytes per GPU."""
-    flattens = flattening(columns)
-    peaks: Array = np.where(flattens, flat_peaks(ledger), pool_peaks(ledger)) if flattens.any() else pool_peaks(ledger)
+    flattens, pools = flattening(columns), pool_peaks(ledger, moments)
+    peaks: Array = np.where(flattens, flat_peaks(ledger, moments), pools) if flattens.any() else pools
     return peaks
 
 
-def pool_peaks(ledger: Tally) -> Array:
+def pool_peaks(ledger: Tally, moments: Sequence[str] = MOMENTS) -> Array:
     """Sum of the peaks that each stream's allocator pool reaches on its own, bytes per GPU."""
     pools = (("default", "flat"), ("gather",), ("reduce",))
-    peaks = [reduce(np.maximum, [ledger.at(moment, *pool) for moment in MOMENTS]) for pool in pools]
+    peaks = [reduce(np.maximum, [ledger.at(moment, *pool) for moment in moments]) for pool in pools]
     total: Array = peaks[0] + peaks[1] + peaks[2]
     return total
 
 
-def flat_peaks(ledger: Tally) -> Array:
+def flat_peaks(ledger: Tally, moments: Sequence[str] = MOMENTS) -> Array:
     """Sum of the peaks of flat step buffers and of everything else, bytes per GPU."""
-    flat = [ledger.at(moment, "flat") for moment in MOMENTS]
-    rest = [ledger.at(moment) - buffers for moment, buffers in zip(MOMENTS, flat, strict=True)]
+    flat = [ledger.at(moment, "flat") for moment in moments]
+    rest = [ledger.at(moment) - buffers for moment, buffers in zip(moments, flat, strict=True)]
     total: Array = reduce(np.maximum, flat) + reduce(np.maximum, rest)
     return total

@@ -6,6 +6,7 @@ hold no more blocks than the first, fewer micro-batches and neither end, so none
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import reduce
 from typing import TypeVar
@@ -16,8 +17,9 @@ from app.domain.cards import term
 from app.domain.ledger import Ledger, Tally, chosen
 from app.domain.memory.activations import add_activations
 from app.domain.memory.buffers import add_buffers
+from app.domain.memory.companions import add_frozen, evaluated, gpu_scope, moments_of
 from app.domain.memory.logits import add_logits
-from app.domain.memory.moments import FORWARD, IN_BLOCKS, LOSS, MOMENTS
+from app.domain.memory.moments import FORWARD, IN_BLOCKS, LOSS
 from app.domain.memory.states import add_states
 from app.domain.memory.tensor import residual_ranks, vocabulary_ranks
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
@@ -77,7 +79,8 @@ def busiest_stage(setup: TrainingSetup, numbers: Numbers, columns: Columns, firs
     if len(stages) == 1:
         return stages[0]
     (of_first, first), (of_last, last) = stages
-    takes_last = last_is_busiest(*(reduce(np.maximum, [ledger.at(moment) for moment in MOMENTS]) for ledger in (of_first, of_last)))
+    moments = moments_of(setup)
+    takes_last = last_is_busiest(*(reduce(np.maximum, [ledger.at(moment) for moment in moments]) for ledger in (of_first, of_last)))
     share = Share(**{f.name: np.where(takes_last, getattr(last, f.name), getattr(first, f.name)) for f in fields(Share)})
     return chosen(of_first, of_last, takes_last), share
 
@@ -89,8 +92,21 @@ def end_stages(setup: TrainingSetup, numbers: Numbers, columns: Columns, made: t
     shares = [first, share_of(setup, numbers, columns, int(columns.pp.max()) - 1)] if piped else [first]
     stages = [(kind(columns.shape), share) for share in shares]
     for ledger, share in stages:
-        _add_stage(ledger, setup, numbers, columns, share)
+        _add_stage(gpu_scope(ledger, setup), setup, numbers, columns, share)
+    for number in range(len(setup.companions)):
+        _add_companion([ledger for ledger, _ in stages], setup, columns, number)
     return stages
+
+
+def _add_companion(ledgers: Sequence[Tally], setup: TrainingSetup, columns: Columns, number: int) -> None:
+    """Add one of the other models to the ledgers of both ends of the pipeline."""
+    companion, own, c = evaluated(setup, number, columns)
+    for stage, ledger in zip((0, int(c.pp.max()) - 1), ledgers, strict=False):
+        scope, share = gpu_scope(ledger, setup, number), share_of(own, own.numbers, c, stage)
+        if companion.trains:
+            _add_stage(scope, own, own.numbers, c, share)
+        else:
+            add_frozen(scope, own, companion, c, share)
 
 
 def last_is_busiest(most_of_first: Array, most_of_last: Array) -> Array:

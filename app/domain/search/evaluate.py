@@ -20,7 +20,8 @@ from app.domain.search.sizes import KEPT_FRACS, Sized, best_sizes, takes_ratio, 
 from app.domain.search.space import Space, build_space
 from app.domain.search.table import Outline, candidate_columns
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
-from app.domain.speed.step import Speed, evaluate_speed
+from app.domain.speed.result import Speed
+from app.domain.speed.step import evaluate_speed
 
 HOST_SAFE_FRAC = 0.9
 """Share of a node's memory up to which a plan is called safe: processes, page cache and data workers take the rest."""

@@ -12,7 +12,7 @@ from app.domain.errors import InvalidRequestError
 from app.domain.parallel.mesh import Degrees, divisors
 from app.domain.search.batch import batch_choices
 from app.domain.search.constraints import AXES, Constraints
-from app.domain.search.rules import why_not_axis, why_not_degree
+from app.domain.search.rules import why_not_axis, why_not_companion, why_not_degree
 from app.domain.setup import TrainingSetup
 
 _FAST_LINK_BYTES_PER_S = 100e9
@@ -132,6 +132,7 @@ def _degrees(setup: TrainingSetup, constraints: Constraints, axis: str, width: W
     # Tensor parallelism inside a node; stages of whole nodes, for inside one it does the same without a bubble on fast links.
     ranks = {"tensor_parallel": pool.node.gpus_per_node, "pipeline_parallel": pool.nodes if fast else pool.world_size}
     degrees = [d for d in divisors(ranks.get(axis, pool.world_size)) if not why_not_degree(setup, axis, d)]
+    degrees = [d for d in degrees if not why_not_companion(setup, axis, d)]
     if axis == "tensor_parallel":
         return degrees
     return [d for d in degrees if d <= width.most and (not width.powers or d & (d - 1) == 0)]

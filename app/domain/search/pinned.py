@@ -17,7 +17,15 @@ from app.domain.parallel.mesh import Degrees, divisors
 from app.domain.parallel.strategy import Strategy, find_strategies
 from app.domain.search.constraints import AXES, Constraints
 from app.domain.search.mesh import degrees_of
-from app.domain.search.rules import NO_OFFLOAD, why_not_degree, why_not_group, why_not_precision, why_not_stage
+from app.domain.search.rules import (
+    NO_OFFLOAD,
+    why_not_companion,
+    why_not_degree,
+    why_not_device,
+    why_not_group,
+    why_not_precision,
+    why_not_stage,
+)
 from app.domain.setup import TrainingSetup
 
 
@@ -82,6 +90,8 @@ def _degrees(asked: _Asked, strategy: Strategy) -> FieldError | None:
     for axis in AXES:
         if message := why_not_degree(asked.setup, axis, getattr(asked.degrees, axis), framework):
             return FieldError(("constraints", axis), message, _other_degrees(asked.setup, axis, framework))
+        if message := why_not_companion(asked.setup, axis, getattr(asked.degrees, axis), framework):
+            return FieldError(("constraints", axis), message, _other_degrees(asked.setup, axis, framework))
     ranks, degree = asked.ranks, asked.degrees.expert_parallel
     if ranks % degree:
         message = f"expert_parallel {degree} does not divide the {ranks} ranks that hold different experts"
@@ -90,7 +100,8 @@ def _degrees(asked: _Asked, strategy: Strategy) -> FieldError | None:
 
 
 def _other_degrees(setup: TrainingSetup, axis: str, framework: str) -> str:
-    fits = [d for d in divisors(setup.pool.world_size) if not why_not_degree(setup, axis, d, framework)]
+    every = divisors(setup.pool.world_size)
+    fits = [d for d in every if not (why_not_degree(setup, axis, d, framework) or why_not_companion(setup, axis, d, framework))]
     hint = f"use {', '.join(map(str, fits))}"
     return f"{hint}, or another seq_len" if axis == "sequence_parallel" else hint
 
@@ -148,6 +159,8 @@ def _offload(asked: _Asked, strategy: Strategy) -> FieldError | None:
 
 def _precision(asked: _Asked, strategy: Strategy) -> FieldError | None:
     """Pure 16-bit training where the strategy keeps a master all the same, or needs an offload that is pinned away."""
+    if reason := why_not_device(asked.setup, strategy):
+        return FieldError(("training", "precision"), reason, "use precision fp32, or a framework that does not refuse it: fsdp2 or ddp")
     where = asked.constraints.offload_optimizer or "cpu"
     on_disk = where == "nvme" and strategy.parameters != "none"  # below stage 3 DeepSpeed makes it the CPU
     reason = why_not_precision(asked.setup, strategy, (2 if on_disk else int(where != "none"), 0))

@@ -15,11 +15,13 @@ from app.domain.search.evaluate import Evaluation, with_best_sizes
 from app.domain.search.explain import ladder_of, rungs_of, summary_of
 from app.domain.search.objective import choose, nearest, pareto
 from app.domain.search.pins import pin_warnings
+from app.domain.search.plainer import needless_warnings, plainer_warnings
 from app.domain.search.results import candidate_at
 from app.domain.search.scan import Found, search
 from app.domain.search.space import bound_shared_by
 from app.domain.search.stretch import Question, pools_of, stretched
 from app.domain.search.warn import warnings_of
+from app.domain.search.warn.companions import companions_of
 from app.domain.search.warn.search import search_warnings, sets_left_out, stopped_early
 from app.domain.search.ways_out import ways_out_of
 from app.domain.traffic.ideal import ideal_states_bytes, ideal_traffic_bytes
@@ -77,10 +79,13 @@ def make_plan(question: Question, budget: Budget | None = None, *, brief: bool =
             *search_warnings(best, chosen, tuple(dict.fromkeys(said for found in tried for said in found.space.narrowed))),
             *sets_left_out(question.pools),
             *pin_warnings(best, chosen, recommended, question.objective, budget),
+            *plainer_warnings(best, chosen, recommended),
+            *needless_warnings(best, chosen),
             *stopped_early(budget.stopped),
         ),
         ways_out=ways_out_of(evaluation, question.constraints, budget) if chosen is None and not brief else (),
         shortfall_bytes=shortfall,
+        companions=companions_of(evaluation, recommended) if evaluation.setup.companions else (),
     )
 
 
@@ -90,6 +95,7 @@ def model_summary(evaluation: Evaluation) -> ModelSummary:
     return ModelSummary(
         name=model.name, total_params=numbers.total, active_params=count.active_params(model) if count.is_moe(model) else None,
         trainable_params=numbers.trainable, counted_by=f"family {model.family}", inferred=model.inferred,
+        kind=model.kind,
     )  # fmt: skip
 
 

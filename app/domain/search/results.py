@@ -9,7 +9,8 @@ import numpy as np
 
 from app.domain.cards import entry
 from app.domain.ledger import Ledger, Line, formula_of
-from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
+from app.domain.memory.companions import label_of, moments_of
+from app.domain.memory.moments import STEP
 from app.domain.memory.sureness import fit_probability
 from app.domain.plan import Candidate, CommunicationTerm, GpuMemory, MomentResult, MomentTerm, PoolMemory, StepTime, TermResult, Verdict
 from app.domain.search.evaluate import Evaluation, host_capacity_bytes
@@ -41,24 +42,25 @@ def verdict_at(evaluation: Evaluation, index: int) -> Verdict:
 
 def _gpu(evaluation: Evaluation, index: int) -> GpuMemory:
     memory, held = evaluation.memory, _alive(evaluation.memory.gpu, index)
-    moment = MOMENTS[int(memory.moment[index])]
+    moments = moments_of(evaluation.setup)
+    moment = moments[int(memory.moment[index])]
     alive = tuple(_term(line, index, value, share) for line, value, share in held.get(moment, ()))
-    around = _alive(memory.overhead, index).get(moment, ())
+    around = _alive(memory.overhead, index).get(STEP, ())  # alike at all moments
     # Runs publish one of torch's two counters: the interval reaches from the lower end of one to the upper end of the other.
     allocated, reserved, needed = float(memory.allocated[index]), float(memory.reserved[index]), float(memory.needed[index])
     low, high = (float(ratio[index]) for ratio in evaluation.verdicts.peak_ratios)
     return GpuMemory(
         terms=alive + tuple(_term(line, index, value, share) for line, value, share in around),
         moments=tuple(
-            MomentResult(name=MOMENT_LABELS[m], allocated_bytes=round(there), terms=_outline(held.get(m, ())))
-            for m, there in zip(MOMENTS, memory.by_moment[:, index].tolist(), strict=True)
+            MomentResult(name=label_of(evaluation.setup, m), allocated_bytes=round(there), terms=_outline(held.get(m, ())))
+            for m, there in zip(moments, memory.by_moment[:, index].tolist(), strict=True)
         ),
         peak_allocated_bytes=sum(int(t.value) for t in alive),
         peak_reserved_bytes=round(reserved),
         expandable_bytes=round(float(memory.expandable[index])),
         device_bytes=round(float(memory.device[index])),
         needed_bytes=round(needed),
-        peak_moment=MOMENT_LABELS[moment],
+        peak_moment=label_of(evaluation.setup, moment),
         capacity_bytes=evaluation.setup.capacity_bytes,
         fit_probability_frac=fit_probability(needed, evaluation.setup.pool.node.gpu.memory_bytes, low, high),
         interval_90_bytes=(round(allocated * low), round(reserved * high)),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from app.domain.companions import setup_of
 from app.domain.model.parameters import is_moe
 from app.domain.parallel.mesh import Degrees
 from app.domain.parallel.strategy import Strategy
@@ -33,9 +34,23 @@ def why_not_offload(strategy: Strategy, pair: tuple[int, int]) -> str:
     return ""
 
 
+_BEFORE_VOLTA = ("maxwell", "pascal")
+"""Architectures of compute capability 5 and 6. Source: DeepSpeed 0.19.8 accelerator/cuda_accelerator.py ``is_fp16_supported``."""
+
+
+def why_not_device(setup: TrainingSetup, strategy: Strategy) -> str:
+    """A compute dtype that DeepSpeed refuses on this device."""
+    gpu = setup.pool.node.gpu
+    if strategy.framework != "deepspeed" or setup.recipe.precision != "fp16" or gpu.architecture not in _BEFORE_VOLTA:
+        return ""
+    return f"DeepSpeed refuses fp16 on GPUs before compute capability 7.0, as {gpu.name} is"
+
+
 def why_not_precision(setup: TrainingSetup, strategy: Strategy, offload: tuple[int, int]) -> str:
-    """Pure low precision that DeepSpeed does not offer in every combination."""
+    """Precisions that DeepSpeed does not offer: fp16 on old devices, and pure low precision in some combinations."""
     recipe = setup.recipe
+    if reason := why_not_device(setup, strategy):
+        return reason
     if strategy.framework == "ddp" and strategy.states == "all":
         return _why_not_redundancy(setup)
     if strategy.framework != "deepspeed" or recipe.master_weights or recipe.precision == "fp32":
@@ -137,6 +152,17 @@ def why_not_degree(setup: TrainingSetup, axis: str, degree: int, framework: str 
         for name, number in (("num_heads", heads), ("num_kv_heads", kv_heads)):
             if number % degree:
                 return f"tensor_parallel {degree} does not divide {name} {number}: {_arithmetic(number, degree)}"
+    return ""
+
+
+def why_not_companion(setup: TrainingSetup, axis: str, degree: int, framework: str = "deepspeed") -> str:
+    """A degree that one of the other models on the same GPUs cannot be cut into; those without experts go along whole."""
+    for companion in setup.companions:
+        own = setup_of(setup, companion)
+        if companion.replicated or (axis == "expert_parallel" and not is_moe(own.model)):
+            continue
+        if reason := why_not_degree(own, axis, degree, framework):
+            return f"{companion.role}: {reason}"
     return ""
 
 

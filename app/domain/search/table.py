@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from app.domain.companions import strategy_dtypes
 from app.domain.parallel.strategy import STRATEGIES, Strategy, shared_by
-from app.domain.recipe.precision import FRAMEWORKS, stored_dtypes
+from app.domain.recipe.precision import FRAMEWORKS
 from app.domain.search.space import FIELDS, Space
-from app.domain.setup import Array, Columns, Numbers, TrainingSetup, dtype_columns
+from app.domain.setup import Array, Columns, Numbers, TrainingSetup
 
 # Elements. A bucket holds one block's gradients, or all of an adapter's, within bounds that keep messages long and the buffer small.
 _BUCKET_BOUNDS, _LEAN_BUCKET = (10_000_000, 200_000_000), 20_000_000
@@ -26,6 +27,16 @@ def candidate_columns(space: Space, setup: TrainingSetup, numbers: Numbers, cand
     mesh = space.structures["mesh"][structure]
     chosen = {name: space.structures[name][structure] for name in FIELDS}
     return _columns(space, setup, numbers, chosen, (space.micro_batch[mesh, batch], space.grad_accum[mesh, batch]))
+
+
+def changed_columns(space: Space, setup: TrainingSetup, candidate: int, changes: Sequence[dict[str, int]]) -> Columns:
+    """One candidate with other values of ``FIELDS``, an entry a set of changes."""
+    structure, batch = space.split(np.array([candidate]))
+    own = {name: int(space.structures[name][structure[0]]) for name in FIELDS}
+    rows = [own | change for change in changes]
+    chosen = {name: np.array([row[name] for row in rows], dtype=np.int64) for name in FIELDS}
+    mesh, number = chosen["mesh"], batch[0]
+    return _columns(space, setup, setup.numbers, chosen, (space.micro_batch[mesh, number], space.grad_accum[mesh, number]))
 
 
 def grid_columns(space: Space, setup: TrainingSetup, numbers: Numbers, structures: Array) -> Columns:
@@ -98,7 +109,7 @@ def _columns(space: Space, setup: TrainingSetup, numbers: Numbers, s: Mapping[st
         **carried, kept_frac=ones * 0.0,
         **_strategy_columns(row, s["group"], ranks),
         **_size_columns(setup, numbers, s["lean"], _per_row("flat_stages", row)),
-        **_dtypes(setup, numbers, row),
+        **_dtypes(setup, row),
     )  # fmt: skip
 
 
@@ -128,14 +139,9 @@ def _per_row(name: str, row: Array) -> Array:
     return _of_strategies()[name][row]
 
 
-def _dtypes(setup: TrainingSetup, numbers: Numbers, row: Array) -> dict[str, Array]:
+def _dtypes(setup: TrainingSetup, row: Array) -> dict[str, Array]:
     """Bytes of one element under each strategy's framework, spread over the candidates."""
-
-    def make() -> dict[str, Array]:
-        dtypes = {f: stored_dtypes(f, setup.recipe) for f in FRAMEWORKS}
-        return dtype_columns(dtypes, [s.framework for s in STRATEGIES], numbers, setup.recipe)
-
-    return {name: column[row] for name, column in setup.once("dtypes", make).items()}
+    return {name: column[row] for name, column in strategy_dtypes(setup).items()}
 
 
 def _strategy_columns(row: Array, group: Array, ranks: Array) -> dict[str, Array]:

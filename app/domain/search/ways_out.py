@@ -78,6 +78,7 @@ def _changes(evaluation: Evaluation, constraints: Constraints) -> Iterator[tuple
     if "none" in (constraints.offload_optimizer, constraints.offload_parameters):
         pins = replace(constraints, offload_optimizer=None, offload_parameters=None)
         yield "offload to the host", {"constraints.offload_optimizer": None, "constraints.offload_parameters": None}, setup, pins
+    yield from _without_frozen(setup, constraints)
     if recipe.activation_checkpointing or recipe.micro_batch or constraints != Constraints():
         free = with_recipe(setup, activation_checkpointing=None, activation_offload=None, micro_batch=None, grad_accum=None)
         degrees = Constraints(
@@ -103,3 +104,12 @@ def _changes(evaluation: Evaluation, constraints: Constraints) -> Iterator[tuple
             with_recipe(setup, adapter=Adapter(kind="lora")),
             constraints,
         )
+
+
+def _without_frozen(setup: TrainingSetup, constraints: Constraints) -> Iterator[tuple[str, dict[str, Any], TrainingSetup, Constraints]]:
+    """Frozen models in host memory between their forwards."""
+    moved = {n: c for n, c in enumerate(setup.companions) if not (c.trains or c.on_host or c.cache_tokens)}
+    if moved:
+        companions = tuple(replace(c, on_host=n in moved or c.on_host) for n, c in enumerate(setup.companions))
+        changes = {f"companions.{n}.offload_parameters": "cpu" for n in moved}
+        yield f"{' and '.join(c.role for c in moved.values())} on the host", changes, replace(setup, companions=companions), constraints

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
+from app.domain.companions import columns_of, setup_of
 from app.domain.ledger import Ledger
 from app.domain.setup import Array, Columns, Numbers, TrainingSetup
-from app.domain.share import Share
+from app.domain.share import Share, share_of
+from app.domain.speed.companions import forward_speed, joined
 from app.domain.speed.compute import add_compute, flops_in, forward_share
 from app.domain.speed.offload import Beside, add_offload, add_optimizer
+from app.domain.speed.result import Speed
 from app.domain.traffic.overlap import exposed_s, overlap_fracs, windows_s
-from app.domain.traffic.volumes import Traffic, evaluate_traffic
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Time of every candidate, in seconds per optimizer step, with the ledgers it was made from."""
-
-    compute: Ledger
-    optimizer: Ledger
-    offload: Ledger
-    traffic: Traffic
-    exposed: tuple[Array, ...]
-    compute_s: Array
-    exposed_communication_s: Array
-    optimizer_s: Array
-    offload_s: Array
-    step_s: Array
-    tokens_per_step: Array
+from app.domain.traffic.volumes import evaluate_traffic
 
 
 def evaluate_speed(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> Speed:
-    """Evaluate every time term for every candidate once."""
+    """Evaluate every time term of every model for every candidate once."""
+    own = _speed_of(setup, numbers, columns, share)
+    if not setup.companions:
+        return own
+    beside = []
+    for companion in setup.companions:
+        theirs = setup_of(setup, companion)
+        c = columns_of(theirs, companion, columns)
+        part = share_of(theirs, theirs.numbers, c)
+        speed = _speed_of(theirs, theirs.numbers, c, part) if companion.trains else forward_speed(theirs, companion, c, part)
+        beside.append((companion, speed))
+    return joined(own, beside)
+
+
+def _speed_of(setup: TrainingSetup, numbers: Numbers, columns: Columns, share: Share) -> Speed:
+    """One trained model's step."""
     size = len(columns)
     compute, optimizer, offload = Ledger(size), Ledger(size), Ledger(size)
     compute_s = add_compute(compute, setup, numbers, columns, share)

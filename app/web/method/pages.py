@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from app.domain.errors import NotFoundError
 from app.web.api import json_response
+from app.web.measurement_views import local_view
 from app.web.method.accuracy_views import accuracy_view
 from app.web.method.contents import contents_view
 from app.web.method.reading_views import claims_view, glossary_view, names_view, sources_view
@@ -35,8 +36,9 @@ def get_method(request: Request) -> Response:
 
 @router.get("/accuracy")
 def get_accuracy(request: Request, source: Annotated[str, Query(max_length=100)] = "") -> Response:
-    """Predicted against measured; with ``source`` the runs of one."""
-    return _answer(request, "accuracy", accuracy_view(source))
+    """Predicted against measured; with ``source`` the runs of one. Runs measured on this service come last."""
+    local = local_view(request.app.state.measurements.calibrator.runs())
+    return _answer(request, "accuracy", accuracy_view(source) | {"local": local})
 
 
 @router.get("/strategies/{slug}")

@@ -8,10 +8,12 @@ from app.domain.cluster.cluster import Pool
 from app.domain.plan import Candidate, PlanWarning
 from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import Evaluation
+from app.domain.search.warn.companions import companion_warnings
 from app.domain.search.warn.given import cluster_warnings, model_warnings
 from app.domain.search.warn.ignored import ignored_warnings
 from app.domain.search.warn.loading import loading_warnings
 from app.domain.search.warn.memory import memory_warnings
+from app.domain.search.warn.network import network_warnings
 from app.domain.search.warn.numerics import numerics_warnings
 from app.domain.search.warn.optimizer import optimizer_warnings
 from app.domain.search.warn.sizes import size_warnings
@@ -32,4 +34,6 @@ def warnings_of(
         *loading_warnings(evaluation, candidate),
         *size_warnings(evaluation, candidate, index),
         *memory_warnings(evaluation, candidate),
+        *network_warnings(evaluation, candidate),
+        *companion_warnings(evaluation, candidate),
     )

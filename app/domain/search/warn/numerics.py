@@ -22,6 +22,7 @@ def numerics_warnings(evaluation: Evaluation, candidate: Candidate) -> Iterator[
             "Install torchao, and in a trainer of your own call convert_to_float8_training as the scripts do; the figures assume it.",
             "info",
         )
+    yield from _units(evaluation)
     yield from _accumulation(recipe, settings)
     yield from _gradients(recipe, settings)
     if recipe.adapter and recipe.adapter.kind == "qlora" and recipe.master_weights:
@@ -41,6 +42,20 @@ def numerics_warnings(evaluation: Evaluation, candidate: Candidate) -> Iterator[
             "Give global_batch to keep it.",
             "info",
         )
+
+
+def _units(evaluation: Evaluation) -> Iterator[PlanWarning]:
+    """A compute dtype that the device has no matrix units for."""
+    gpu, precision = evaluation.setup.pool.node.gpu, evaluation.setup.recipe.precision
+    if gpu.peak_flops_per_s.get(precision):
+        return
+    native = "fp16" if gpu.peak_flops_per_s.get("fp16") and precision != "fp8" else "bf16" if gpu.peak_flops_per_s.get("bf16") else "fp32"
+    yield warning(
+        "precision_not_native",
+        f"{gpu.name} has no matrix units for {precision}: what is computed in it is emulated, slowly, or refused.",
+        "training.precision",
+        f"Use {native}, which this GPU computes natively{', with loss scaling' * (native == 'fp16')}.",
+    )
 
 
 def _accumulation(recipe: Recipe, settings: Settings) -> Iterator[PlanWarning]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.domain.memory.moments import MOMENT_LABELS, MOMENTS
+from app.domain.memory.companions import label_of, moments_of
 from app.domain.plan import Candidate, PlanWarning
 from app.domain.search.evaluate import Evaluation, host_capacity_bytes
 from app.domain.search.sizes import USUAL_SIZES
@@ -23,7 +23,7 @@ def size_warnings(evaluation: Evaluation, candidate: Candidate, index: int) -> I
     needed, host, room = float(memory.needed[row]), float(memory.host_bytes[row]), host_capacity_bytes(setup)
     short = []
     if needed > setup.capacity_bytes:
-        moment = MOMENT_LABELS[MOMENTS[int(memory.moment[row])]]
+        moment = label_of(setup, moments_of(setup)[int(memory.moment[row])])
         short.append(f"{format_gib(needed)} of the {format_gib(setup.capacity_bytes)} usable on each GPU ({moment})")
     if room is not None and host > room:
         short.append(f"{format_gib(host)} of the {format_gib(room)} usable on each host")
