@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from app.domain.errors import FieldError, InvalidRequestError, Loc
 from app.domain.units import parse_quantity
-from app.services.diagnose import DiagnoseIn
+from app.services.diagnose.asked import DiagnoseIn
 from app.web.fields import FormField, all_fields
 from app.web.form_view import form_view
 from app.web.forms import Form, FormError, at_field, read_parts
