@@ -16,7 +16,7 @@ SHARED := -n $(WORKERS) --maxprocesses 4 --dist loadgroup
 # Many tests start the command or the service: its modules are compiled once, not by each process.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test lint format types verify browser bench fuzz audit fit clean
+.PHONY: run test lint format types verify browser bench fuzz audit fit messages clean
 
 run: $(VENV)/.run $(if $(filter-out false 0,$(SHARDPLAN_FETCH_MODELS)),$(VENV)/.hub)
 	SHARDPLAN_HOST=$(HOST) SHARDPLAN_PORT=$(PORT) $(BIN)/python -m app.main
@@ -67,6 +67,10 @@ audit: $(VENV)/.dev
 
 fit: $(VENV)/.dev
 	$(BIN)/python -m bench.fit $(ARGS)
+
+# What the pages say, into locale/*/LC_MESSAGES/messages.po; lists what waits for its translation.
+messages: $(VENV)/.dev
+	$(BIN)/python -m bench.messages
 
 clean:
 	rm -rf $(VENV) $(VERIFY) .cache .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist

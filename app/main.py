@@ -14,6 +14,7 @@ from fastapi.middleware.gzip import GZipMiddleware
 from fastapi.staticfiles import StaticFiles
 
 from app import ENGINE_VERSION, telemetry
+from app.configured import hub_of, limits_of, sweep_options
 from app.domain.errors import UnavailableError
 from app.ingest.hub import Hub
 from app.ingest.hub_errors import MissingExtraError
@@ -27,15 +28,14 @@ from app.services.measurements import Measurements
 from app.services.plan import planned
 from app.services.request import PlanRequest
 from app.services.saved_plans import SavedPlans
-from app.services.sweeps.kept import SweepOptions, Sweeps
-from app.services.sweeps.reading import SweepLimits
+from app.services.sweeps.kept import Sweeps
 from app.services.sweeps.rows import RowMaker
 from app.services.sweeps.work import ChunkWorker, LocalQueue
 from app.settings import AppSettings
 from app.store.jobs import defer_chunks
 from app.store.keeper import SchemaKeeper
 from app.store.migrate import require, upgrade
-from app.store.session import Database, DatabaseOptions
+from app.store.session import Database
 from app.web import (
     api,
     audit_pages,
@@ -116,21 +116,6 @@ def _add_routes(app: FastAPI, settings: AppSettings) -> None:
         app.include_router(sign_in.router)
 
 
-def hub_of(settings: AppSettings) -> Hub | None:
-    """Where models are fetched from; None where that is switched off. Raises ``MissingExtraError``."""
-    if not settings.fetch_models:
-        return None
-    return Hub(settings.hub_url, timeout_s=settings.fetch_timeout_s, may_be_private="hub_url" in settings.model_fields_set)
-
-
-def sweep_options(settings: AppSettings) -> SweepOptions:
-    """What an operator set about sweeps."""
-    limits = SweepLimits(requests=settings.sweep_requests_max, plans=settings.sweep_plans_max)
-    return SweepOptions(
-        limits=limits, waiting_max=settings.sweeps_waiting_max, keep_days=settings.sweep_keep_days, lease_s=settings.sweep_lease_s
-    )
-
-
 def _sweeps(settings: AppSettings, database: Database, hub: Hub | None) -> tuple[Sweeps, LocalQueue | None]:
     """The use cases of sweeps, and on SQLite the thread that does the work, for which PostgreSQL has ``shardplan worker``."""
     options = sweep_options(settings)
@@ -155,15 +140,6 @@ def _metrics(settings: AppSettings, database: Database, kept: Sweeps) -> Metrics
     metrics.watch("pool_connections_limit", "Database connections this process opens at most.", lambda: most)
     metrics.ask(lambda: _unfinished(kept))
     return metrics
-
-
-def limits_of(settings: AppSettings) -> DatabaseOptions:
-    """What an operator set about connections."""
-    return DatabaseOptions(
-        connect_timeout_s=settings.database_connect_timeout_s, statement_timeout_s=settings.database_statement_timeout_s,
-        idle_timeout_s=settings.database_idle_timeout_s, pool_size=settings.database_pool_size,
-        max_overflow=settings.database_max_overflow,
-    )  # fmt: skip
 
 
 def serve() -> None:

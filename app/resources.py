@@ -10,7 +10,7 @@ _APP = Path(__file__).resolve().parent
 
 @cache
 def resource_dir(name: str) -> Path:
-    """Folder ``templates``, ``static`` or ``migrations``.
+    """Folder ``templates``, ``static``, ``locale`` or ``migrations``.
 
     Raises:
         FileNotFoundError: neither a checkout nor a wheel holds it; the installation is incomplete.

@@ -83,7 +83,7 @@ if (navigator.clipboard) {
   };
   for (const button of document.querySelectorAll("button[data-copy]")) {
     button.hidden = false;
-    button.addEventListener("click", () => told(button, byId(button.dataset.copy).textContent, "Copied"));
+    button.addEventListener("click", () => told(button, byId(button.dataset.copy).textContent, document.body.dataset.copied));
   }
   document.querySelector("a[data-copied]")?.addEventListener("click", (event) => {
     event.preventDefault();

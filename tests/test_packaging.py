@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from app import ENGINE_VERSION, cli
-from app.cli import _parser
+from app.cli.command import parser_for
 from app.resources import resource_dir
 from app.settings import AppSettings
 
@@ -94,7 +94,7 @@ def environments() -> list[dict[str, str]]:
 def test_every_command_of_a_container_exists(command: list[str]) -> None:
     """With its options."""
     assert command[0] == "shardplan"
-    _parser().parse_args(command[1:])
+    parser_for(command[1:]).parse_args(command[1:])
 
 
 @pytest.mark.parametrize("environment", environments())

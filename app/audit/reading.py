@@ -42,6 +42,8 @@ def whole(value: Any) -> int | None:
         >>> whole(5e8), whole("5e8"), whole(True)
         (500000000, None, None)
     """
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or value != value or value in (float("inf"), float("-inf")):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return int(value) if float(value).is_integer() else None
+    if isinstance(value, int):
+        return value
+    return int(value) if value.is_integer() else None

@@ -11,9 +11,9 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from app.cli.base import Commands, add_against, client_of, read
+from app.cli.base import Parser, add_against, client_of, read
+from app.configured import hub_of
 from app.domain.errors import InvalidRequestError
-from app.main import hub_of
 from app.services.audit import audited
 from app.services.audit_request import AuditRequest
 from app.settings import AppSettings
@@ -29,12 +29,9 @@ _EXIT_CODES = """exit codes:
 _PARTS = ("model", "training", "cluster", "constraints", "headroom_frac")
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    audit = commands.add_parser(
-        "audit", help="read an existing configuration against its model and GPUs", epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
+def add_audit(audit: Parser) -> None:
+    """Add the options."""
+    audit.epilog, audit.formatter_class = _EXIT_CODES, argparse.RawDescriptionHelpFormatter
     audit.add_argument("file", type=Path, help="ds_config.json, accelerate YAML, TrainingArguments or fsdp_config; - reads standard input")
     audit.add_argument("--for", dest="spec", type=Path, metavar="SPEC", help="a PlanRequest whose model, training and cluster it is for")
     audit.add_argument("--kind", choices=("deepspeed", "accelerate", "hf_trainer", "fsdp"), help="what the file is; told from its keys")

@@ -1,4 +1,7 @@
-"""What every command shares: exit codes, the parser, a file of JSON or YAML, a database, a service."""
+"""What every command shares: exit codes, the parser, a file of JSON or YAML, a database, a service.
+
+Libraries are imported where they are used: every command imports this module, and few of them need each.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +12,17 @@ import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn
 
-import yaml
-
-from app.client import Client, Retry
 from app.domain.errors import FieldError, InvalidRequestError, ShardplanError
-from app.store.session import Database
+
+if TYPE_CHECKING:
+    from app.client import Client
+    from app.store.session import Database
 
 EXIT_INVALID, EXIT_DIFFERS, EXIT_USAGE, EXIT_UNAVAILABLE = 3, 4, 64, 69
-
-Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
-"""What ``add_subparsers`` gives: commands are added to it."""
+LINES = (".jsonl", ".ndjson")
+"""Endings of files with a request a line."""
 
 
 class UsageError(ShardplanError):
@@ -45,6 +47,8 @@ def read(spec: Path) -> Any:
     try:
         with contextlib.suppress(ValueError):
             return json.loads(text)
+        import yaml
+
         return yaml.safe_load(text)
     except RecursionError:
         raise InvalidRequestError(f"{spec} is nested too deeply to be a request") from None
@@ -75,6 +79,8 @@ def client_of(given: argparse.Namespace) -> Client | None:
     """A client of the service that ``--against`` names; None where the answer is made here."""
     if not given.against:
         return None
+    from app.client import Client, Retry
+
     return Client(given.against, os.environ.get("SHARDPLAN_API_KEY") or None, retry=Retry(on_wait=_told))
 
 
@@ -85,6 +91,8 @@ def _told(why: ShardplanError, seconds: float) -> None:
 @contextlib.contextmanager
 def opened(url: str) -> Iterator[Database]:
     """A database for the length of a command."""
+    from app.store.session import Database
+
     database = Database(url)
     try:
         yield database

@@ -10,14 +10,13 @@ import orjson
 
 from app.catalog.data import Index
 from app.catalog.documents import NAMES, catalog_document, has_words
-from app.cli.base import Commands, add_against, client_of
+from app.cli.base import Parser, add_against, client_of
 from app.domain.errors import NotFoundError
 from app.web.catalog_rows import COLUMNS
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    catalog = commands.add_parser("catalog", help="list GPUs, instances and models that a request can name")
+def add_catalog(catalog: Parser) -> None:
+    """Add the options."""
     catalog.add_argument("kind", choices=tuple(COLUMNS))
     catalog.add_argument("words", nargs="*", help="list what has all of these words in its names")
     catalog.add_argument("--json", action="store_true", help="print every figure, with its sources, as JSON")

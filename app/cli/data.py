@@ -7,18 +7,20 @@ import sys
 from pathlib import Path
 from typing import IO
 
-from app.cli.base import EXIT_INVALID, Commands, opened
+from app.cli.base import EXIT_INVALID, Parser, opened
 from app.settings import AppSettings
 from app.store import migrate
 from app.store.transfer import export_lines, import_lines
 
 
-def add_to(commands: Commands) -> None:
-    """Add both commands."""
-    export = commands.add_parser("export", help="write every saved plan as JSON Lines")
+def add_export(export: Parser) -> None:
+    """Add the options of ``export``."""
     export.add_argument("-o", "--output", type=Path, help="file to write, whole or not at all; standard output if left out")
     export.set_defaults(run=lambda given: _export(given.output))
-    load = commands.add_parser("import", help="add the plans of an export that are not there yet")
+
+
+def add_import(load: Parser) -> None:
+    """Add the options of ``import``."""
     load.add_argument("file", type=Path, help="what export wrote; - reads standard input")
     load.set_defaults(run=lambda given: _import(given.file))
 

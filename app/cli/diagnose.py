@@ -11,19 +11,19 @@ from typing import Any
 import orjson
 from pydantic import ValidationError
 
-from app.cli.base import Commands, UsageError, add_against, client_of, read
+from app.cli.base import Parser, UsageError, add_against, client_of, read
+from app.configured import hub_of
 from app.domain.errors import InvalidRequestError
 from app.domain.units import format_gib
 from app.ingest.logs import MAX_CHARACTERS
-from app.main import hub_of
-from app.services.diagnose import DiagnoseIn, diagnose
+from app.services.diagnose.answer import diagnose
+from app.services.diagnose.asked import DiagnoseIn
 from app.settings import AppSettings
 from app.web.validation import field_errors
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    command = commands.add_parser("diagnose", help="say why a run failed or was slow, from the end of its log")
+def add_diagnose(command: Parser) -> None:
+    """Add the options."""
     command.add_argument("log", type=Path, help="file with the log, of which the end is read; - reads standard input")
     command.add_argument("--request", type=Path, metavar="SPEC", help="file with a PlanRequest, of which parts may be missing")
     command.add_argument("--step-s", type=float, metavar="S", help="measured seconds of one optimizer step")

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-from app.cli.base import Commands, opened
+from app.cli.base import Parser, opened
 from app.services.keys import SCOPES, IssuedKey, Keys, ended
 from app.settings import AppSettings
 from app.store import migrate
@@ -18,9 +18,9 @@ _UNITS = {"d": "days", "h": "hours", "m": "minutes"}
 _HEAD = ("ID", "NAME", "SCOPES", "CREATED", "EXPIRES", "LAST USED", "STATE")
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command with its own commands."""
-    keys = commands.add_parser("keys", help="make, list, rotate and revoke API keys").add_subparsers(dest="keys", required=True)
+def add_keys(command: Parser) -> None:
+    """Add its own commands."""
+    keys = command.add_subparsers(dest="keys", required=True)
     create = keys.add_parser("create", help="make a key and print it, this once")
     create.add_argument("--name", required=True, help="who it is for")
     create.add_argument("--scope", action="append", required=True, choices=tuple(SCOPES), help="what it may do; give several times")

@@ -7,18 +7,20 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from app import ENGINE_VERSION
-from app.cli.base import Commands, UsageError, add_against, client_of, read
+from app.cli.base import Parser, UsageError, add_against, client_of, read
 from app.domain.errors import InvalidRequestError
 from app.emit.probe import probe_snippet
 
 
-def add_to(commands: Commands) -> None:
-    """Add both commands."""
-    probe = commands.add_parser("probe", help="print a Python snippet that measures a training run")
+def add_probe(probe: Parser) -> None:
+    """Add the options of ``probe``."""
     probe.add_argument("--plan-id", default="", help="of the saved plan that is run")
     probe.add_argument("--url", default="", help="of the service that keeps the plan")
     probe.set_defaults(run=_probe)
-    measure = commands.add_parser("measure", help="tell a service what a run of a saved plan really took")
+
+
+def add_measure(measure: Parser) -> None:
+    """Add the options of ``measure``."""
     measure.add_argument("plan_id", help="of the saved plan that was run")
     measure.add_argument("file", type=Path, help="what the snippet of probe wrote; - reads standard input")
     measure.add_argument("--idempotency-key", metavar="KEY", help="sent twice under the same key, a run is kept once")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from app.cli.base import EXIT_INVALID, Commands
+from app.cli.base import EXIT_INVALID, Parser
 from app.domain.errors import UnavailableError
 from app.settings import AppSettings
 from app.store import migrate
@@ -19,13 +19,12 @@ _UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PAUSE_S = 1.0
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    command = commands.add_parser(
-        "migrate", help="bring the database to the schema of this version",
-        epilog="exit codes: 0 the schema is current, or of a newer version; 3 with --check: it is behind, or it cannot be brought there; "
-        "64 the command line or a setting is wrong; 69 the database does not answer",
-    )  # fmt: skip
+def add_migrate(command: Parser) -> None:
+    """Add the options."""
+    command.epilog = (
+        "exit codes: 0 the schema is current, or of a newer version; 3 with --check: it is behind, or it cannot be brought there; "
+        "64 the command line or a setting is wrong; 69 the database does not answer"
+    )
     command.add_argument("--check", action="store_true", help="change nothing; say whether a migration is needed, with exit code 3 if so")
     command.add_argument(
         "--wait", type=_seconds, default=60.0, metavar="60s", help="longest wait for a database that does not answer (60s); 0 tries once"

@@ -6,20 +6,22 @@ import argparse
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from pydantic import ValidationError
 
-from app.cli.base import EXIT_DIFFERS, Commands, UsageError, add_against, client_of, read
+from app.cli.base import EXIT_DIFFERS, Parser, UsageError, add_against, client_of, read
 from app.cli.committed import difference
-from app.client import Client
+from app.configured import hub_of
 from app.domain.errors import InvalidRequestError
-from app.main import hub_of
 from app.services.plan import answer
 from app.services.request import PlanRequest
 from app.settings import AppSettings
 from app.web.validation import field_errors
+
+if TYPE_CHECKING:
+    from app.client import Client
 
 _CODES = {"fits": 0, "tight": 1, "does_not_fit": 2}
 _EXIT_CODES = """exit codes:
@@ -33,11 +35,9 @@ _EXIT_CODES = """exit codes:
 _SAVE_ONLY = ("name", "note", "idempotency_key")
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    plan = commands.add_parser(
-        "plan", help="plan a request from a JSON or YAML file", epilog=_EXIT_CODES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def add_plan(plan: Parser) -> None:
+    """Add the options."""
+    plan.epilog, plan.formatter_class = _EXIT_CODES, argparse.RawDescriptionHelpFormatter
     plan.add_argument("spec", type=Path, help="file with a PlanRequest; - reads standard input")
     plan.add_argument(
         "-o", "--output", type=Path, action="append", default=[], help="write the file of this name (ds_config.json, launch.sh, …)"

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import argparse
 
-from app.cli.base import Commands
+from app.cli.base import Parser
 from app.main import serve
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    commands.add_parser("serve", help="serve the page and the API").set_defaults(run=_serve)
+def add_serve(command: Parser) -> None:
+    """It has no options; settings say all."""
+    command.set_defaults(run=_serve)
 
 
 def _serve(_: argparse.Namespace) -> int:

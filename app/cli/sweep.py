@@ -19,17 +19,16 @@ from pydantic import ValidationError
 from tqdm import tqdm
 
 from app import ENGINE_VERSION
-from app.cli.base import EXIT_UNAVAILABLE, Commands, UsageError, add_against, client_of, read
-from app.cli.sweep_against import LINES, sweep_there
+from app.cli.base import EXIT_UNAVAILABLE, LINES, Parser, UsageError, add_against, client_of, read
+from app.configured import hub_of
 from app.domain.errors import InvalidRequestError
-from app.main import hub_of
-from app.services.saved_plans import sha256
+from app.services.digest import sha256
 from app.services.sweeps.reading import SweepIn, SweepLimits, WantedSweep, WrongRequestsError, read_document, read_lines
 from app.services.sweeps.rows import RowMaker, chunks_of
 from app.services.sweeps.table import header, table
 from app.settings import AppSettings
-from app.web.sweeps import wrong_requests
 from app.web.validation import field_errors
+from app.web.wrong_requests import wrong_requests
 
 _EXIT_CODES = """exit codes:
   0   done; or cancelled, with --cancel
@@ -39,14 +38,9 @@ _EXIT_CODES = """exit codes:
   130 interrupted; the same command goes on"""
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    sweep = commands.add_parser(
-        "sweep",
-        help="plan many requests from a file, into a file",
-        epilog=_EXIT_CODES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def add_sweep(sweep: Parser) -> None:
+    """Add the options."""
+    sweep.epilog, sweep.formatter_class = _EXIT_CODES, argparse.RawDescriptionHelpFormatter
     sweep.add_argument("spec", type=Path, help="JSON or YAML with requests or grid, or a .jsonl of requests; - reads standard input")
     sweep.add_argument("-o", "--output", type=Path, required=True, help="file to write: .csv, or JSON Lines under any other name")
     sweep.add_argument("--detail", choices=("figures", "plan"), help="totals of each plan, or each whole; figures unless the file says so")
@@ -61,6 +55,8 @@ def _sweep(given: argparse.Namespace) -> int:
         raise UsageError("--jobs is for planning here, and the service of --against plans; --against '' plans here")
     client = client_of(given)
     if client is not None:
+        from app.cli.sweep_against import sweep_there
+
         with client:
             return sweep_there(given, client)
     if given.cancel:

@@ -17,14 +17,13 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 from tqdm import tqdm
 
-from app.cli.base import read
+from app.cli.base import LINES, read
 from app.client import Client, ProblemError
 from app.domain.errors import InvalidRequestError, ShardplanError, UnavailableError
-from app.services.saved_plans import sha256
+from app.services.digest import sha256
 from app.services.sweeps.reading import Detail
 from app.web.schemas import SweepOut
 
-LINES = (".jsonl", ".ndjson")
 _GONE, _BROKEN = 404, 500
 
 

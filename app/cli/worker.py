@@ -11,8 +11,8 @@ from functools import partial
 
 from procrastinate import App
 
-from app.cli.base import EXIT_USAGE, Commands
-from app.main import hub_of, limits_of, sweep_options
+from app.cli.base import EXIT_USAGE, Parser
+from app.configured import hub_of, limits_of, sweep_options
 from app.observability import configure_logging
 from app.services.plan import planned
 from app.services.request import PlanRequest
@@ -26,9 +26,9 @@ from app.store.session import Database
 from app.web.schemas import EXAMPLE_REQUEST
 
 
-def add_to(commands: Commands) -> None:
-    """Add the command."""
-    commands.add_parser("worker", help="work on the sweeps in a PostgreSQL; start as many as there are cores").set_defaults(run=_worker)
+def add_worker(command: Parser) -> None:
+    """It has no options; settings say all."""
+    command.set_defaults(run=_worker)
 
 
 def _worker(_: argparse.Namespace) -> int:

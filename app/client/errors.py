@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from http import HTTPStatus
-from typing import Any
-
-import httpx
+from typing import TYPE_CHECKING, Any
 
 from app.domain.errors import FieldError, ShardplanError, UnavailableError
-from app.web.schemas import SweepOut
+
+if TYPE_CHECKING:
+    import httpx
+
+    from app.web.schemas import SweepOut
 
 _KIND = "urn:shardplan:problem:"
 

@@ -8,7 +8,7 @@ from typing import Generic, TypeVar
 from pydantic import BaseModel
 
 from app.services.audit_request import AuditRequest
-from app.services.diagnose import DiagnoseIn
+from app.services.diagnose.asked import DiagnoseIn
 from app.services.measured import MeasurementIn
 from app.services.request import PlanRequest
 from app.services.sweeps.reading import SweepIn

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,7 @@ from app.catalog.keys import checked
 from app.domain.cluster.cluster import Pool
 from app.domain.errors import InvalidRequestError
 from app.domain.model import parameters as count
-from app.domain.model.architecture import Architecture
+from app.domain.model.architecture import Architecture, Role
 from app.domain.recipe.recipe import Recipe
 from app.domain.setup import numbers_of
 from app.domain.versions import release_of
@@ -130,8 +131,18 @@ def model_facts(model: Architecture, recipe: Recipe) -> ModelFacts:
         num_heads=main.attention.num_heads if main.attention else 0, num_kv_heads=main.attention.num_kv_heads if main.attention else 0,
         block_classes=tuple(classes), moe_class=moe.class_name if moe else "", is_moe=moe is not None,
         multimodal=model.kind == "multimodal", encoder_decoder=model.kind == "encoder_decoder", hf_class=model.model_class,
-        adapter=adapter.kind if adapter else None, base_bits=adapter.base_bits if adapter and adapter.kind == "qlora" else None,
+        num_experts=_fused_experts(model, numbers.largest_tensor), adapter=adapter.kind if adapter else None,
+        base_bits=adapter.base_bits if adapter and adapter.kind == "qlora" else None,
     )  # fmt: skip
+
+
+def _fused_experts(model: Architecture, largest: int) -> int:
+    """Experts of a block whose fused tensor is the model's largest; 0 where there is no such."""
+    for stack in model.stacks:
+        fused = [w for w in stack.block.weights if w.role is Role.EXPERT and len(w.shape) == 3]
+        if stack.block.moe and any(math.prod(w.shape) == largest for w in fused):
+            return stack.block.moe.num_experts
+    return 0
 
 
 def training_facts(training: TrainingIn) -> TrainingFacts:

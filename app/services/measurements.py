@@ -13,9 +13,10 @@ import orjson
 from app.domain.errors import ConflictError, InvalidRequestError
 from app.domain.units import format_gib, format_number
 from app.services.calibrate import Calibrator
+from app.services.digest import sha256
 from app.services.measured import MeasurementIn
 from app.services.predicted import prediction_of
-from app.services.saved_plans import ForbiddenError, check_key, check_text, sha256
+from app.services.saved_plans import ForbiddenError, check_key, check_text
 from app.store.measurements import MeasurementRepository, StoredMeasurement
 from app.store.repository import PlanRepository, StoredPlan
 from app.store.session import Database

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -14,6 +13,7 @@ import orjson
 from app.catalog.instances import find_instance
 from app.domain.errors import ConflictError, InvalidRequestError, NotFoundError, ShardplanError
 from app.domain.plan import Artifact
+from app.services.digest import sha256
 from app.store.cursor import Cursor
 from app.store.repository import IdempotencyRecord, NewPlan, PlanFilter, PlanRepository, PlanSummary, StoredPlan
 from app.store.session import Database
@@ -272,8 +272,3 @@ def check_key(key: str) -> None:
             msg=f"Idempotency-Key must be 1 to {MAX_KEY} printable ASCII characters",
             hint="use a UUID",
         )
-
-
-def sha256(data: bytes) -> str:
-    """Hash of a secret or of a request, as it is stored."""
-    return hashlib.sha256(data).hexdigest()

@@ -29,6 +29,7 @@ class CatalogQuery(BaseModel):
     q: str = Field("", max_length=200, description="Words looked for in names, makers and providers; an entry has all of them.")
     sort: str = Field("", max_length=40, description="Column of the table to sort by, such as usable or parameters.")
     order: Order = Field("rising", description="What is not known comes last either way.")
+    lang: str = Field("", max_length=20, description="Language of the page, en or zh; JSON is in English.")
 
 
 @router.get("/catalog", include_in_schema=False)

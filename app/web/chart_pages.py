@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from urllib.parse import urlencode
 
 import orjson
@@ -24,7 +24,9 @@ from app.web.deps import HubDep, Posted, SavedPlansDep
 from app.web.figures import CURVES, NAMES, OF_DOCUMENT, Canvas, Figure, what_if
 from app.web.figures.drawing import png, svg
 from app.web.figures.style import Theme, themed
+from app.web.figures.words import translated
 from app.web.forms import read_form, request_of, to_fields
+from app.web.languages import LANGUAGES, speaking
 from app.web.rendering import page
 from app.web.schemas import EXAMPLE_REQUEST, Responses, files, problems
 from app.web.wording import action
@@ -32,7 +34,7 @@ from app.web.wording import action
 router = APIRouter(tags=["charts"])
 
 FORMATS = ("json", "svg", "png", "csv", "html")
-OWN_FIELDS = posted.OWN_FIELDS | {"theme", "px"}
+OWN_FIELDS = posted.OWN_FIELDS | {"theme", "px", "lang"}
 """Fields that are not of the plan."""
 _AGE_S = 600
 _SVG_POLICY = "default-src 'none'; style-src 'unsafe-inline'; sandbox"
@@ -47,6 +49,7 @@ class Asked:
     kind: str
     theme: Theme
     px: int
+    lang: str
 
 
 async def _asked(
@@ -56,13 +59,14 @@ async def _asked(
         Theme, Query(description="auto follows the reader's scheme by CSS variables, without ground and title; a PNG is light then.")
     ] = "light",
     px: Annotated[int, Query(ge=240, le=2000, description="Width in CSS pixels.")] = 720,
+    lang: Annotated[Literal["en", "zh"], Query(description="Language of its words; a PNG and a CSV are in English.")] = "en",
 ) -> Asked:
     """What the address asks for; raises ``NotFoundError`` for what there is not."""
     if name not in NAMES:
         raise NotFoundError(f"there is no chart {name[:80]!r}; there are {', '.join(NAMES)}")
     if format not in FORMATS:
         raise NotFoundError(f"a chart is not there as {format[:80]!r}; it is as {', '.join(FORMATS)}")
-    return Asked(name=name, kind=format, theme=theme, px=px)
+    return Asked(name=name, kind=format, theme=theme, px=px, lang=lang)
 
 
 AskedDep = Annotated[Asked, Depends(_asked)]
@@ -151,6 +155,8 @@ def _respond(request: Request, figure: Figure, asked: Asked, *, back: str) -> Re
         return Response(figure.table.csv(), media_type="text/csv", headers=headers)
     if kind == "html":
         return page(request, "chart.html", figure=figure, query=_query(request), stem=request.url.path.removesuffix(".html"), back=back)
+    with speaking(LANGUAGES["en" if kind == "png" else asked.lang]):  # an image is drawn with the fonts of this machine
+        figure = translated(figure)
     told = themed(figure, "light" if kind == "png" and theme == "auto" else theme)
     table = {"columns": figure.table.columns, "rows": figure.table.shown()}
     told["usermeta"] = told.get("usermeta", {}) | {"name": figure.name, "message": figure.message, "table": table}

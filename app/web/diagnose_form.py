@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import ValidationError
 
 from app.domain.errors import FieldError, InvalidRequestError, Loc
 from app.domain.units import parse_quantity
-from app.services.diagnose import DiagnoseIn
-from app.web.fields import all_fields
+from app.services.diagnose.asked import DiagnoseIn
+from app.web.fields import FormField, all_fields
 from app.web.form_view import form_view
 from app.web.forms import Form, FormError, at_field, read_parts
 from app.web.validation import field_errors
@@ -92,10 +92,16 @@ def _placed(error: FieldError, values: Mapping[str, str]) -> FormError:
     return at_field(FieldError(inner, error.msg.removeprefix("request."), error.hint), values)
 
 
+def _optional(field: FormField) -> FormField:
+    """The field as one that may be left out: nothing is chosen by a planner here."""
+    choices = tuple((value, "not said" if not value and word == "planner chooses" else word) for value, word in field.choices)
+    return replace(field, required=False, choices=choices)
+
+
 def diagnose_form_view(form: DiagnoseForm, *, fetches: bool) -> dict[str, Any]:
     """Fields by legend, with what was typed and what is wrong."""
     view = form_view(form.values, Form(values=form.values, errors=form.errors), {}, fetches=fetches)
-    items = {item["field"].name: item for group in view["groups"].values() for item in group}
+    items = {item["field"].name: item | {"field": _optional(item["field"])} for group in view["groups"].values() for item in group}
     wrong: dict[str, list[FormError]] = {}
     for error in form.errors:
         wrong.setdefault(error.field, []).append(error)

@@ -12,7 +12,9 @@ from starlette.types import Scope
 
 from app.domain.errors import InvalidRequestError
 from app.ingest.hub import Hub
-from app.services.diagnose import DiagnoseIn, Diagnosis, diagnose
+from app.services.diagnose.answer import diagnose
+from app.services.diagnose.asked import DiagnoseIn
+from app.services.diagnose.result import Diagnosis
 from app.web.api import json_response
 from app.web.deps import HubDep, Posted, json_only
 from app.web.diagnose_form import DiagnoseForm, diagnose_form_view, read_diagnose_form

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from app.domain.units import format_gib
-from app.services.diagnose import Diagnosis
-from app.services.diagnose.result import Remedy
+from app.services.diagnose.result import Diagnosis, Remedy
 from app.web.charts import seconds
 
 DEVICES = {"gpu": "GPU memory", "host": "host memory of a node", "nvme": "disk", "none": "neither memory nor disk"}

@@ -42,7 +42,7 @@ RULES: tuple[Rule, ...] = (
 """Methods, path and the scope they take; the first that matches counts. A route that is in none takes ``admin``."""
 UNLISTED = "admin"
 SIGN_IN, SIGN_OUT = "/sign-in", "/sign-out"
-_OPEN = re.compile(r"/healthz|/readyz|/sign-in|/sign-out|/static/.*", re.DOTALL)
+_OPEN = re.compile(r"/healthz|/readyz|/sign-in|/sign-out|/language|/static/.*", re.DOTALL)
 """What takes no key."""
 _ASK_S, _PAUSE_S = 2.0, 10.0
 """How long a database may take to answer for a key, and how long it is left alone when it took longer."""

@@ -20,6 +20,7 @@ from app.web import (
     diagnose_pages,
     diff_page,
     docs_page,
+    language_page,
     preview,
     report_page,
     saved_pages,
@@ -29,6 +30,7 @@ from app.web.api import Dialect, file_response, json_response, saved_document
 from app.web.deps import ClientIdDep, HubDep, Posted, SavedPlansDep
 from app.web.form_view import form_view, typed_notes
 from app.web.forms import Form, read_form, to_fields
+from app.web.languages import PARAMETER
 from app.web.measurement_views import calibration_view
 from app.web.method import pages as method_pages
 from app.web.origins import refuse_cross_site
@@ -40,6 +42,7 @@ from app.web.views import answer_view
 
 router = APIRouter()
 router.include_router(preview.router)
+router.include_router(language_page.router)
 router.include_router(diff_page.router)
 router.include_router(diagnose_pages.forms)  # before the JSON of the same address, which takes whatever is no form
 router.include_router(diagnose_pages.router)
@@ -64,8 +67,9 @@ class Answered:
 @router.get("/", include_in_schema=False)
 def get_home(request: Request, hub: HubDep) -> Response:
     """The form; with a query the answer to it, without one the worked example."""
-    pairs = request.query_params.multi_items() or list(to_fields(EXAMPLE_REQUEST).items())
-    return _plan_page(request, _answered(read_form(pairs), hub), example=not request.query_params)
+    given = [pair for pair in request.query_params.multi_items() if pair[0] != PARAMETER]
+    pairs = given or list(to_fields(EXAMPLE_REQUEST).items())
+    return _plan_page(request, _answered(read_form(pairs), hub), example=not given)
 
 
 @router.post("/", include_in_schema=False)

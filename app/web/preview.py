@@ -9,7 +9,9 @@ from fastapi import APIRouter, Request, Response
 from app.domain.errors import InvalidRequestError
 from app.domain.plan import Plan
 from app.domain.units import format_gib, format_number
+from app.ingest.hub import Hub
 from app.services.plan import judged
+from app.web import languages
 from app.web.api import json_response
 from app.web.deps import HubDep, Posted
 from app.web.form_view import clip_note, warned
@@ -24,13 +26,22 @@ router = APIRouter()
 @router.get("/preview", include_in_schema=False)
 def get_preview(request: Request, hub: HubDep) -> Response:
     """The verdict of a query: no files are written and no plan is counted."""
-    return json_response(_previewed(read_form(request.query_params.multi_items()), fetches=hub is not None))
+    return _answer(request, [pair for pair in request.query_params.multi_items() if pair[0] != languages.PARAMETER], hub)
 
 
 @router.post("/preview", include_in_schema=False)
-def post_preview(pairs: Posted, hub: HubDep) -> Response:
+def post_preview(request: Request, pairs: Posted, hub: HubDep) -> Response:
     """The same from a form body, which may hold a config.json."""
-    return json_response(_previewed(read_form(of_plan(pairs)), fetches=hub is not None))
+    return _answer(request, of_plan(pairs), hub)
+
+
+def _answer(request: Request, pairs: list[tuple[str, str]], hub: Hub | None) -> Response:
+    """In the language of the page that asks."""
+    with languages.speaking(languages.language_of(request)):
+        found = _previewed(read_form(pairs), fetches=hub is not None)
+        for texts in (*found["errors"].values(), *found["notes"].values()):
+            texts[:] = map(languages.in_words, texts)
+    return json_response(found, headers={"vary": languages.VARY})
 
 
 def _previewed(form: Form, *, fetches: bool) -> dict[str, Any]:

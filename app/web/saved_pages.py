@@ -35,6 +35,7 @@ class ListQuery(BaseModel):
     model: str | None = Field(None, max_length=200, description="Words of the model's name.")
     gpu: str | None = Field(None, max_length=200, description="Words of the GPUs' keys.")
     cursor: str | None = Field(None, max_length=500, description="next_cursor of the page before.")
+    lang: str = Field("", max_length=20, description="Language of the page, en or zh; JSON is in English.")
     limit: int = Field(20, ge=1, json_schema_extra={"maximum": MAX_PAGE})
     """Its most is checked by ``SavedPlans``, which knows the setting; app/web/openapi.py writes it into the document."""
 

@@ -19,7 +19,8 @@ from app.web.bodies import JSON_LINES
 from app.web.deps import JSON_TYPE, ClientIdDep, SweepsDep
 from app.web.problems import JSON, MediaTypeError
 from app.web.schemas import EXAMPLE_REQUEST, Responses, SweepOut, problems
-from app.web.validation import MAX_ERRORS, field_errors
+from app.web.validation import field_errors
+from app.web.wrong_requests import invalid, wrong_requests
 
 router = APIRouter(tags=["sweeps"])
 
@@ -147,29 +148,10 @@ def read_sweep(body: bytes, media_type: str, limits: SweepLimits, *, name: str =
             document = orjson.loads(body)
             return read_document({"name": name, "detail": detail} | document if isinstance(document, dict) else document, limits)
     except ValidationError as error:
-        raise _invalid(field_errors(error.errors(), SweepIn)) from error
+        raise invalid(field_errors(error.errors(), SweepIn)) from error
     except WrongRequestsError as error:
         raise wrong_requests(error) from error
     except orjson.JSONDecodeError as error:
         raise InvalidRequestError("the body is empty; give requests or grid") from error
     msg, hint = f"Content-Type is {given[:80]!r}; this address reads JSON and JSON Lines", f"send Content-Type: {JSON} or {LINES}"
     raise MediaTypeError(f"{msg}; {hint}", (FieldError(("Content-Type",), msg, hint),))
-
-
-def wrong_requests(error: WrongRequestsError) -> InvalidRequestError:
-    """What is wrong with the first requests that are not valid, and how many more there are."""
-    told: list[FieldError] = []
-    for where, found in error.found:
-        said = field_errors(found.errors(), PlanRequest)
-        told += [FieldError((*where, *e.loc), f"{where[0]} {where[1]}: {e.msg}", e.hint) for e in said]
-    told = told[:MAX_ERRORS]
-    shown = len({e.loc[:2] for e in told})
-    if error.count > shown:
-        told.append(FieldError((), f"{error.count - shown:,} more requests are not valid", "mend these first"))
-    return _invalid(tuple(told))
-
-
-def _invalid(errors: tuple[FieldError, ...]) -> InvalidRequestError:
-    first = errors[0]
-    more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-    return InvalidRequestError((f"{first.msg}; {first.hint}" if first.hint else first.msg) + more, errors)

@@ -16,7 +16,7 @@ from fastapi import FastAPI
 from playwright.sync_api import Page
 
 from app.services.saved_plans import SavedPlans
-from tests.browser.conftest import OpenPage
+from tests.browser.conftest import OpenPage, screenshot
 from tests.browser.test_flows import EXAMPLE, TOO_BIG
 from tests.browser.test_saved import keep, request
 
@@ -48,6 +48,11 @@ PAGES: dict[str, str] = {
     "diagnosis": "/diagnose?log=Tried+to+allocate+12.94+GiB&model=llama-3.1-8b&gpu=a100-sxm-80gb&strategy=zero2&gpus_per_node=2",
     "diagnose-errors": "/diagnose?log=x&seq_len=lots&peak=much",
     "nothing": "/nothing",
+    "home-zh": "/?lang=zh",
+    "does-not-fit-zh": TOO_BIG + "&lang=zh",
+    "errors-zh": "/?model=x&seq_len=lots&nodes=0&lang=zh",
+    "memory-zh": "/method/memory?lang=zh",
+    "audit-zh": "/audit?lang=zh",
 }
 RULES = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
 DATED = ".*“inputmode” attribute is not supported in all browsers.*"
@@ -77,6 +82,8 @@ def test_axe_is_the_released_one() -> None:
 def test_axe_finds_nothing(open_page: OpenPage, address: Callable[[str], str], name: str, width: int) -> None:
     """WCAG 2.2 A and AA and the best practices, with folds closed and open, in both themes, on a phone and a desk."""
     page = open_page(address(name), width=width)
+    if name.endswith("-zh"):
+        screenshot(page, f"{name}-{width}")
     page.evaluate(AXE.read_text(encoding="utf-8"))
     assert page.evaluate(SMALL) == []
     assert violations(page) == []
@@ -97,6 +104,7 @@ def test_html_is_valid(origin: str, address: Callable[[str], str], tmp_path: Pat
     """By the Nu validator, warnings being errors; also the pages that only a post gives."""
     with httpx.Client(base_url=origin, headers={"accept": "text/html"}, timeout=60) as client:
         texts = {name: client.get(address(name)).text for name in PAGES}
+        client.cookies.clear()  # the language that the last address chose
         fields = dict(httpx.URL(EXAMPLE).params)
         kept = client.post("/save", data=fields)
         texts |= {"saved": kept.text, "replan": client.post(kept.headers["location"] + "/replan").text}

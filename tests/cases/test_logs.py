@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from app.services.diagnose import DiagnoseIn, diagnose
+from app.services.diagnose.answer import diagnose
+from app.services.diagnose.asked import DiagnoseIn
 from tests.cases.reading import partial_request_of
 
 CASES = {case["id"]: case for case in json.loads((Path(__file__).resolve().parents[1] / "data" / "cases.json").read_text())}

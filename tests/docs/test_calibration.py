@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fastapi.testclient import TestClient
 
-from app.cli import _parser
+from app.cli.command import parser_for
 from app.services.measured import MeasurementIn
 from app.web.schemas import EXAMPLE_REQUEST
 
@@ -35,4 +35,5 @@ def test_the_commands_exist() -> None:
     lines = [line.partition(" > ")[0] for line in TEXT.splitlines() if line.startswith("shardplan ")]
     assert len(lines) == 2
     for line in lines:
-        assert callable(_parser().parse_args(shlex.split(line)[1:]).run)
+        typed = shlex.split(line)[1:]
+        assert callable(parser_for(typed).parse_args(typed).run)

@@ -13,6 +13,7 @@ from app.domain.search.constraints import Constraints
 from app.domain.search.evaluate import evaluate_candidates
 from app.domain.search.scan import scan
 from app.domain.search.space import build_space
+from app.services.diagnose.gpu import moment_of
 from app.services.plan import answer
 from tests.planning import plan_of, question_of, request_of, term_bytes
 
@@ -180,3 +181,11 @@ def test_the_answer_names_them_only_where_there_are_any() -> None:
     assert [c["role"] for c in both["companions"]] == ["reference"]
     assert both["request"]["companions"][0]["role"] == "reference"
     assert "companions_not_in_files" in {w["code"] for w in both["warnings"]}
+
+
+def test_a_diagnosis_knows_the_moments_of_every_model() -> None:
+    """Their labels bear roles, and mean the same moments."""
+    plan = pinned("zero3", CRITIC, REFERENCE)
+    found = {moment.name: moment_of(moment.name) for moment in plan.recommended.gpu.moments}
+    assert found["critic: loss backward"] == found["loss backward"] == "loss"
+    assert found["reference: end of forward"] == "forward"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from app.domain.errors import InvalidRequestError
-from app.services.diagnose import DiagnoseIn, diagnose
+from app.services.diagnose.answer import diagnose
+from app.services.diagnose.asked import DiagnoseIn
 from app.services.plan import judged
 from app.services.request import PlanRequest
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from app.services.diagnose import DiagnoseIn, diagnose
+from app.services.diagnose.answer import diagnose
+from app.services.diagnose.asked import DiagnoseIn
 
 TITAN = {"name": "TITAN RTX", "memory_gib": 23.6, "bf16_tflops": 65, "hbm_gb_per_s": 672, "link_gb_per_s": 12, "pcie_gb_per_s": 12}
 LORA = {"adapter": {"kind": "lora"}}

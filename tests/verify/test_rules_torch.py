@@ -63,7 +63,7 @@ WORDS: dict[str, tuple[str, ...]] = {
     "AC019": ("unknown keys",),
     "AC020": ("Unknown dynamo backend",),
     "AC021": ("When using `deepspeed_config_file`",),
-    "AC026": ("validation error for DeepSpeedZeroConfig", "could not convert string to float"),
+    "AC026": ("invalid truth value", "validation error for DeepSpeedZeroConfig", "could not convert string to float"),
     "HF002": ("At most one of fp16 and bf16",),
     "HF003": ("save_only_model option is not compatible",),
     "HF004": ("can't be used with `save_only_model`",),

@@ -259,7 +259,7 @@ def test_links_inside_resolve(client: TestClient) -> None:
             if tag == "a" and not link.netloc and not link.path.startswith("/static"):
                 wanted.add((link.path or f"/method{path}", link.fragment))
     assert len(wanted) > 150
-    assert {path for path, _ in wanted} <= {*anchors, "/", "/plans", "/docs", "/catalog", "/openapi.json"}
+    assert {path for path, _ in wanted} <= {*anchors, "/", "/audit", "/diagnose", "/plans", "/docs", "/catalog", "/openapi.json"}
     assert [(path, name) for path, name in wanted if name and name not in ("main",) and name not in anchors[path]] == []
 
 

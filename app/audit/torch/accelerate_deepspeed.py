@@ -186,7 +186,7 @@ def lost_path(subject: Subject) -> Iterator[Hit]:
         title="A value DeepSpeed or the plugin refuses",
         severity="error",
         effect="fails",
-        why="The plugin reads zero_stage by int() and gradient_clipping by float(); "
+        why="The plugin reads zero_stage by int(), gradient_clipping by float() and zero3_init_flag by str_to_bool(); "
         "DeepSpeed knows stages 0 to 3 and the devices none, cpu and nvme.",
         fix="Write one of these.",
         source="ds-zero-config",
@@ -197,9 +197,18 @@ def lost_path(subject: Subject) -> Iterator[Hit]:
 def refused_value(subject: Subject) -> Iterator[Hit]:
     """A stage, device or number that is none."""
     found = deepspeed_block(subject)
-    if found is None or found[1].get(FILE) is not None:
+    if found is None:
         return
     root, values = found
+    flag = values.get("zero3_init_flag")
+    if flag is not None and truth(flag) is None:
+        yield Hit(
+            path=joined(root, "zero3_init_flag"),
+            message=f"{flag!r} is neither true nor false",
+            changes=(Change(path=steps(root, "zero3_init_flag"), remove=True),),
+        )
+    if values.get(FILE) is not None:
+        return
     stage = values.get("zero_stage", 2)
     if stage is not None and str(stage).strip() not in ("0", "1", "2", "3"):
         number = whole(stage)

@@ -71,8 +71,9 @@ class Block:
         return self.values.get(name, self.implied.get(name, default))
 
     def text(self, name: str, default: str = "") -> str:
-        """The setting as upper-case text, as names of strategies and policies are compared."""
-        return str(self.get(name, default)).upper()
+        """The setting as upper-case text, as names of strategies and policies are compared; null is as good as missing."""
+        said = self.get(name)
+        return (default if said is None else str(said)).upper()
 
     def flag(self, name: str, default: bool = False) -> bool:
         """The setting as a truth value; the default where it is missing or none."""

@@ -236,7 +236,7 @@ def offloads(found: Block) -> bool:
 def state_dict(found: Block) -> str:
     """How checkpoints are written."""
     default = "FULL_STATE_DICT" if found.trainer or found.version == 1 else "SHARDED_STATE_DICT"
-    said = default if found.get("state_dict_type") is None else found.text("state_dict_type")
+    said = found.text("state_dict_type", default)
     return {"1": "FULL_STATE_DICT", "2": "LOCAL_STATE_DICT", "3": "SHARDED_STATE_DICT"}.get(said, said)
 
 

@@ -117,7 +117,9 @@ def unknown_name(subject: Subject) -> Iterator[Hit]:
 
 def _named(found: Block, name: str, names: tuple[str, ...], *, numbered: int = 0, exact: bool = False) -> Iterator[Hit]:
     said = found.values.get(name)
-    if not found.has(name) or (said is None and name != "sharding_strategy"):
+    # Null is not handed on, except where the library turns it into text or asks it for capitals.
+    asked = name in ("auto_wrap_policy", "backward_prefetch") if found.trainer else name == "sharding_strategy"
+    if not found.has(name) or (said is None and not asked):
         return
     text = str(said) if exact else str(said).upper()
     if text in names or (text.isascii() and text.isdecimal() and len(text) < 3 and 1 <= int(text) <= numbered):
@@ -126,7 +128,7 @@ def _named(found: Block, name: str, names: tuple[str, ...], *, numbered: int = 0
     yield Hit(
         path=found.path(name),
         message=f"{said!r} is none of {', '.join(names)}" + (f"; {meant} was meant" if meant else ""),
-        changes=(found.put(name, meant),) if meant else (),
+        changes=(found.put(name, meant),) if meant else (found.drop(name),) if said is None else (),
     )
 
 
@@ -152,7 +154,9 @@ def no_truth_value(subject: Subject) -> Iterator[Hit]:
     names += () if found.trainer else ("offload_params", "activation_checkpointing_offload")
     for name in names:
         if found.has(name) and truth(found.get(name)) is None:
-            yield Hit(path=found.path(name), message=f"{found.get(name)!r} is neither true nor false")
+            said = found.get(name)
+            mend = (found.drop(name),) if said is None else ()
+            yield Hit(path=found.path(name), message=f"{said!r} is neither true nor false", changes=mend)
 
 
 @rule(

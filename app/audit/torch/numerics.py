@@ -14,6 +14,7 @@ from app.audit.torch.figures import state_bytes, trained
 from app.domain.units import format_gib
 
 PRECISIONS = ("no", "fp16", "bf16", "fp8")
+OTHER_NAMES = {"bfloat16": "bf16", "float16": "fp16", "half": "fp16", "float8": "fp8", "fp32": "no", "float32": "no", "none": "no"}
 
 
 def _place(subject: Subject) -> str:
@@ -98,7 +99,12 @@ def precision_name(subject: Subject) -> Iterator[Hit]:
         change = Change(path=("mixed_precision",), remove=True) if beside_file else Change(path=("mixed_precision",), value="no")
         yield Hit(path="mixed_precision", message="no without quotes is false in YAML, and the launcher stops at it", changes=(change,))
     elif str(said).lower() not in PRECISIONS:
-        yield Hit(path="mixed_precision", message=f"{said!r} is none of {', '.join(PRECISIONS)}")
+        other = OTHER_NAMES.get(str(said).lower())
+        yield Hit(
+            path="mixed_precision",
+            message=f"{said!r} is none of {', '.join(PRECISIONS)}",
+            changes=(Change(path=("mixed_precision",), value=other),) if other else (),
+        )
 
 
 @rule(

@@ -194,7 +194,7 @@ def no_shards(subject: Subject) -> Iterator[Hit]:
     found, sizes = fsdp_block(subject), mesh(subject)
     if found is None or found.version != 2 or not _given(subject) or prod(sizes.values()) == 1:
         return
-    if sizes["dp_shard"] > 1 or sizes["cp"] > 1 or sizes["sp"] > 1:
+    if sizes["dp_shard"] > 1 or sizes["cp"] > 1:
         return
     mend: tuple[Change, ...] = ()
     if sizes["dp_replicate"] > 1:

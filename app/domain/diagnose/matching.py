@@ -16,7 +16,7 @@ POOL_BYTES = (2 * MIB, 20 * MIB)
 _GRAIN = 2 * MIB
 _NEAR, _FAR = 0.004, 0.03
 """Shares by which a size may differ: counted as the same (padding, tensors left out of a group), and still thought of."""
-_MOST_SEQUENCES = 256
+_MOST_SEQUENCES = 64
 _AROUND = {
     "forward": {"loss", "backward"}, "loss": {"forward", "backward"}, "backward": {"forward", "loss", "reduction"},
     "reduction": {"backward", "step"}, "step": {"reduction", "initialisation"}, "initialisation": {"load", "step"},
@@ -119,7 +119,9 @@ def _solved(s: Situation, tensor: Tensor, clues: Clues) -> Iterator[Tensor]:
         if 1 <= batch <= _MOST_SEQUENCES:
             size = batch * s.seq_len / s.sp * tensor.per_token
             text = f"{tensor.arithmetic} with B = {batch} sequences of {in_words(s.seq_len)}"
-            yield replace(tensor, bytes=size, least=size - batch * tensor.per_token, arithmetic=text, prior=tensor.prior * 0.5, batch=batch)
+            yield replace(
+                tensor, bytes=size, least=size - batch * tensor.per_token, arithmetic=text, prior=tensor.prior * _usual(batch), batch=batch
+            )
     if tensor.per_token and told:
         tokens = requested / tensor.per_token
         if tokens >= 1 and (s.tokens is None or tokens <= 1.001 * s.tokens):
@@ -129,12 +131,24 @@ def _solved(s: Situation, tensor: Tensor, clues: Clues) -> Iterator[Tensor]:
         yield from _solved_square(s, tensor, requested, told=told)
 
 
+def _usual(batch: int) -> float:
+    """How usual a micro-batch is: the larger, the likelier some number of sequences fits any size by chance.
+
+    Example:
+        >>> _usual(1), _usual(8), round(_usual(7), 4)
+        (0.5, 0.0625, 0.0031)
+    """
+    return 0.5 / batch if batch & (batch - 1) == 0 else 0.15 / batch**2
+
+
 def _solved_square(s: Situation, tensor: Tensor, requested: int, *, told: bool) -> Iterator[Tensor]:
     if s.seq_len and s.micro_batch is None:
         batch = round(requested / (tensor.per_square * s.seq_len**2))
         if 1 <= batch <= _MOST_SEQUENCES:
             text = f"{tensor.arithmetic} with B = {batch} and S = {in_words(s.seq_len)}"
-            yield replace(tensor, bytes=batch * tensor.per_square * s.seq_len**2, arithmetic=text, prior=tensor.prior * 0.5, batch=batch)
+            yield replace(
+                tensor, bytes=batch * tensor.per_square * s.seq_len**2, arithmetic=text, prior=tensor.prior * _usual(batch), batch=batch
+            )
     if told:
         batch = s.micro_batch or 1
         length = sqrt(requested / (tensor.per_square * batch))

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from app.ingest.logs import MAX_CHARACTERS
-from app.services.request import ClusterIn, ConstraintsIn, ModelIn, PlanRequest, Release, TrainingIn
+from app.services.request import ClusterIn, ModelIn, PlanRequest, TrainingIn
 
 _STRICT = ConfigDict(extra="forbid", frozen=True)
 USUAL_SEQUENCE = 2048
@@ -34,19 +34,12 @@ class PartialTraining(TrainingIn):
         return self
 
 
-class PartialRequest(BaseModel):
+class PartialRequest(PlanRequest):
     """A PlanRequest of which parts may be missing; what is missing is said in the answer."""
 
-    model_config = _STRICT
-
-    model: ModelIn | None = None
+    model: ModelIn | None = None  # type: ignore[assignment]
     training: PartialTraining = Field(default_factory=lambda: PartialTraining())
-    cluster: ClusterIn | None = None
-    constraints: ConstraintsIn = Field(default_factory=ConstraintsIn)
-    objective: Literal["throughput", "simplest", "fewest_gpus", "longest_sequence", "largest_micro_batch"] = "throughput"
-    headroom_frac: float = Field(0.05, ge=0, lt=0.9, allow_inf_nan=False, description="Memory of each device left free.")
-    deepspeed_version: Release | None = None
-    torch_version: Release | None = None
+    cluster: ClusterIn | None = None  # type: ignore[assignment]
 
     @property
     def knows_length(self) -> bool:
@@ -64,7 +57,8 @@ class PartialRequest(BaseModel):
             training["seq_len"] = USUAL_SEQUENCE
         return PlanRequest(
             model=self.model or ModelIn(params=7e9), training=TrainingIn.model_validate(training), cluster=self.cluster or cluster,
-            constraints=self.constraints, headroom_frac=self.headroom_frac, deepspeed_version=self.deepspeed_version,
+            constraints=self.constraints, companions=self.companions,
+            headroom_frac=self.headroom_frac, deepspeed_version=self.deepspeed_version,
             torch_version=self.torch_version,
         )  # fmt: skip
 

@@ -14,7 +14,7 @@ from app.services.diagnose.ran import Ran
 from app.services.diagnose.result import NamedTensor, Remedy
 from app.services.diagnose.variants import OTHER_TRAINING, SAME, Tried, as_remedy
 
-SURE_ENOUGH = 0.1
+SURE_ENOUGH = 0.15
 """Confidence from which a tensor is named."""
 _LEAST_IDLE_FRAC, _NARROW_FRAC, _STAYS_IDLE_FRAC = 0.05, 0.01, 0.03
 _MOMENTS = {
@@ -41,8 +41,8 @@ class Need:
 
 
 def moment_of(label: str) -> Any:
-    """The answer's word for a moment of the plan."""
-    return _MOMENTS[label]
+    """The answer's word for a moment of the plan, whichever model of the job it is of."""
+    return _MOMENTS[label.rpartition(": ")[2]]
 
 
 def matches_of(facts: LogFacts, ran: Ran) -> tuple[Match, ...]:

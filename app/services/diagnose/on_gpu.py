@@ -13,6 +13,8 @@ from app.services.diagnose.result import Diagnosis, NamedTensor, Remedy
 from app.services.diagnose.variants import memory_variants, tried
 
 _MOST_OTHERS, _MOST_USELESS = 4, 8
+_SURE = 0.4
+"""Confidence in a tensor from which the run is taken to be as it gives away."""
 _WANTED = ("model", "cluster", "strategy", "micro_batch", "seq_len", "activation_checkpointing")
 
 
@@ -48,7 +50,7 @@ def out_of_memory(case: Case) -> Diagnosis:
 
 def _as_it_ran(case: Case, ran: Ran, found: tuple[Match, ...]) -> Ran:
     """The run with what its tensor gives away: the micro-batch, where nobody said one; that an offload was not in effect."""
-    if not found or found[0].confidence_frac < gpu.SURE_ENOUGH:
+    if not found or found[0].confidence_frac < _SURE:
         return ran
     batch, asked = found[0].tensor.batch, case.asked
     if found[0].tensor.category == "optimizer_states" and ran.situation.offloads:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from app.domain.diagnose.situation import DEFAULT_BUCKET, DEFAULT_PREFETCH, DEFAULT_SUB_GROUP, Situation
-from app.domain.errors import FieldError, InvalidRequestError
+from app.domain.errors import InvalidRequestError
 from app.domain.parallel.strategy import STRATEGIES
 from app.domain.plan import Candidate
 from app.domain.search.budget import Budget
@@ -16,6 +15,7 @@ from app.domain.search.planner import make_plan
 from app.domain.units import DTYPE_BYTES, GIB
 from app.ingest.hub import Hub
 from app.ingest.logs import LogFacts
+from app.services.companions import located
 from app.services.diagnose.asked import USUAL_SEQUENCE, PartialRequest
 from app.services.request import ClusterIn, ModelIn, PlanRequest, PoolIn
 from app.services.resolve import Resolved, resolve, resolve_model
@@ -65,12 +65,18 @@ class Judge:
 
 
 def local(asked: PartialRequest, hub: Hub | None) -> PartialRequest:
-    """The request with its model as a config.json where it was named on a hub, which is asked once and not while others wait."""
-    if asked.model is None or asked.model.hf_id is None:
-        return asked
-    with at_request():
-        config = resolve_model(asked.model, hub).hf_config
-    return asked.model_copy(update={"model": ModelIn(hf_config=config)})
+    """The request with its models as config.json where they are named on a hub, which is asked once and not while others wait."""
+    with located("request"):
+        companions = []
+        for number, companion in enumerate(asked.companions):
+            with located("companions", number):
+                companions.append(companion.model_copy(update={"model": _local_model(companion.model, hub)}))
+        model = asked.model and _local_model(asked.model, hub)
+    return asked.model_copy(update={"model": model, "companions": companions})
+
+
+def _local_model(given: ModelIn, hub: Hub | None) -> ModelIn:
+    return given if given.hf_id is None else ModelIn(hf_config=resolve_model(given, hub).hf_config)
 
 
 def run_of(asked: PartialRequest, facts: LogFacts, judge: Judge, batch: int | None = None) -> Ran:
@@ -84,7 +90,7 @@ def run_of(asked: PartialRequest, facts: LogFacts, judge: Judge, batch: int | No
     """
     given = asked.whole(_ALONE)
     pins, assumed = _pins(asked, facts, batch)
-    with at_request():
+    with located("request"):
         try:
             request = _with(_on_card(given, facts), pins)
             candidate = judge.candidate(request)
@@ -99,16 +105,6 @@ def run_of(asked: PartialRequest, facts: LogFacts, judge: Judge, batch: int | No
         request=request, resolved=resolved, candidate=candidate, situation=_situation(resolved, candidate, asked, facts, batch),
         complete=asked.model is not None and asked.cluster is not None, assumed=(*assumed, *resolved.assumed), knows=knows,
     )  # fmt: skip
-
-
-@contextmanager
-def at_request() -> Iterator[None]:
-    """Complaints about the request carry its place in the question."""
-    try:
-        yield
-    except InvalidRequestError as error:
-        listed = tuple(FieldError(("request", *found.loc), found.msg, found.hint) for found in error.errors)
-        raise type(error)(error.detail, listed) from error
 
 
 def _known(asked: PartialRequest) -> frozenset[str]:

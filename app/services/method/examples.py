@@ -150,5 +150,15 @@ EXAMPLES: tuple[Example, ...] = (
              constraints={"framework": "ddp", "strategy": "ddp"}, activation_checkpointing="full"),
     _example("part", "an eighth of Llama-3.1-8B trained, the rest frozen, on 8 H100 with ZeRO-2", constraints=deepspeed("zero2"),
              trainable_params=1_000_000_000, activation_checkpointing="full"),
+    Example(
+        key="companions",
+        title="Llama-3.1-8B on 8 H100 with ZeRO-3, beside its reference, a reward model on the host, a critic and an engine that generates",
+        body=request(constraints=deepspeed("zero3"), activation_checkpointing="full") | {"companions": [
+            {"role": "reference", "model": {"preset": "llama-3.1-8b"}},
+            {"role": "critic", "model": {"preset": "llama-3.2-1b"}, "trains": True},
+            {"role": "reward", "model": {"preset": "llama-3.2-1b"}, "offload_parameters": "cpu"},
+            {"role": "rollout", "model": {"preset": "llama-3.2-1b"}, "sharding": "replicated", "kv_cache_tokens": 65536},
+        ]},
+    ),
 )  # fmt: skip
 """In the order in which they are tried: a term is shown with the numbers of the first one that has it."""

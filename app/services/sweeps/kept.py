@@ -14,7 +14,8 @@ from sqlalchemy.exc import IntegrityError
 from sqlalchemy.orm import Session
 
 from app.domain.errors import ConflictError, ShardplanError
-from app.services.saved_plans import ForbiddenError, check_key, check_text, new_plan_id, sha256
+from app.services.digest import sha256
+from app.services.saved_plans import ForbiddenError, check_key, check_text, new_plan_id
 from app.services.sweeps.reading import SweepLimits, WantedSweep
 from app.services.sweeps.rows import chunks_of, pack, unpack
 from app.services.sweeps.table import header, table
