@@ -85,7 +85,7 @@ def open_page(browser: Browser, origin: str) -> Iterator[OpenPage]:
     for context in contexts:
         context.close()
     refused = "Failed to load resource: the server responded with a status of "
-    wanted = (refused + "422", refused + "404", refused + "403", refused + "429")  # pages about errors carry their status
+    wanted = tuple(refused + status for status in ("401", "403", "404", "422", "429"))  # pages about errors carry their status
     wanted += ("Failed to load resource: net::ERR_INTERNET_DISCONNECTED",)  # of a page that a test takes off the network
     assert [text for text in complaints if not text.startswith(wanted)] == []
 

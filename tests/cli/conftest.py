@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,13 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     file = tmp_path_factory.mktemp("served") / "service.db"
     with served(AppSettings(database_url=f"sqlite:///{file}", log_format="text")) as address:
         yield address
+
+
+@pytest.fixture(autouse=True)
+def _the_service_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It runs in this process, and what it logs would be taken for what the command writes to standard error, or go to where
+    another test's standard error was."""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
 
 
 @pytest.fixture(autouse=True)

@@ -185,6 +185,27 @@ def test_a_host_that_is_full() -> None:
     assert any("No offload" in line for line in found["would_not_help"])
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("RuntimeError: CUDA error: out of memory\ncudaHostAlloc failed in CachingHostAllocator", "could not pin host memory"),
+        ("MA 14.96 GB Max_MA 14.96 GB CA 15.1 GB Max_CA 15 GB\nCPU Virtual Memory:  used = 480.61 GB, percent = 95.4%", "nearly filled"),
+    ],
+)
+def test_what_cuda_calls_its_own_may_be_the_hosts(text: str, words: str) -> None:
+    """Pinned memory that is refused, and a node that is full beside a GPU that is not."""
+    found = answer(text, asked("zero2", SHORT, offload_optimizer="cpu"))
+    assert found["device"] == "host"
+    assert words in found["cause"]
+
+
+def test_a_run_that_holds_more_than_planned_is_still_named() -> None:
+    """What was allocated already fits no moment of the plan; the size alone says which tensor it is."""
+    text = oom(2 * 8192 * VOCAB * 4).replace("\n", " ") + " Of the allocated memory 77.00 GiB is allocated by PyTorch"
+    found = answer(text, asked("zero3", LONG | {"activation_checkpointing": "full"}, nodes=16))
+    assert "logits in fp32" in found["tensor"]["name"]
+
+
 def test_another_node_does_not_divide_copies_of_a_loader() -> None:
     """Every rank of a node loads its own, however many nodes there are."""
     found = answer(

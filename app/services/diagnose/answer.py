@@ -40,9 +40,15 @@ def diagnose(question: DiagnoseIn, hub: Hub | None = None) -> Diagnosis:
         return replace(_by_kind(case), read=_read(facts))
 
 
+_FULL_FRAC = 0.9
+"""Share of a node's memory from which it, and not the GPU, is what is short."""
+
+
 def _by_kind(case: Case) -> Diagnosis:
     """What ended the run comes before what only slowed it."""
-    events = case.facts.events
+    events, gpu, host = case.facts.events, case.facts.gpu, case.facts.host
+    if "pin_failed" in events and gpu.requested is None:  # CUDA calls host memory that it cannot pin "out of memory" as well
+        return on_host.killed(case)
     if "gpu_oom" in events:
         return on_gpu.out_of_memory(case)
     if {"host_killed", "host_oom", "pin_failed"} & set(events):
@@ -55,9 +61,10 @@ def _by_kind(case: Case) -> Diagnosis:
         return other.collective_timeout(case)
     if case.measured.peak_bytes is None and (case.facts.pace.known or case.measured.step_s is not None):
         return too_slow.slow_step(case)
-    if case.facts.gpu.peak is not None or case.facts.gpu.allocated is not None:
+    full = bool(host.used and host.capacity and host.used >= _FULL_FRAC * host.capacity)
+    if not full and (gpu.peak is not None or gpu.allocated is not None):
         return on_gpu.peak(case)
-    if case.facts.host.used is not None:
+    if host.used is not None:
         return on_host.killed(case)
     if case.facts.hints and case.facts.phase:
         return on_gpu.out_of_memory(case)

@@ -63,7 +63,9 @@ def _likely(gpu: GpuNumbers, ran: Ran) -> Mapping[str, float]:
     for moment in ran.candidate.gpu.moments:
         name, there = moment_of(moment.name), max(1, moment.allocated_bytes)
         found[name] = max(found.get(name, 0.0), exp(-abs(held - there) / (0.25 * there)))
-    return found | {"load": 0.05, "save": 0.05}
+    # A run that holds more or less than planned at every moment says less about when, not less about what.
+    best = max(found.values())
+    return {name: likelihood / best for name, likelihood in found.items()} | {"load": 0.05, "save": 0.05}
 
 
 def need_of(gpu: GpuNumbers, ran: Ran) -> Need:

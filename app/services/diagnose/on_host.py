@@ -26,6 +26,8 @@ def killed(case: Case) -> Diagnosis:
     over = capacity is not None and load.bytes > 0.9 * capacity
     there = f", of {format_gib(capacity)} there" if capacity else ""
     how = "was killed for want of host memory" if "host_killed" in facts.events else "ran out of host memory"
+    if not facts.events:
+        how = "has nearly filled the host's memory"
     if "pin_failed" in facts.events:
         how = "could not pin host memory"
     why = f"; {load.why}" if load.why else ""
