@@ -67,7 +67,8 @@ DATED = ".*“inputmode” attribute is not supported in all browsers.*"
 SMALL = """() => [...document.querySelectorAll('main a, main button, main input, main select, main textarea, main summary, header a')]
   .filter(e => e.checkVisibility() && e.type !== 'hidden' && !e.matches('p a, li a, td a, th a, dt a, dd a, .pick input, label > input'))
   .map(e => [e.getBoundingClientRect(), e.textContent.trim().slice(0, 30) || e.id])
-  .filter(([box]) => box.height > 1 && (box.height < 23.5 || box.width < 23.5)).map(([box, name]) => `${name} ${box.width} x ${box.height}`)"""
+  .filter(([box]) => box.height > 1 && (box.height < 23.5 || box.width < 23.5))
+  .map(([box, name]) => `${name} ${box.width} x ${box.height}`)"""
 
 
 @pytest.fixture(scope="module")
