@@ -24,7 +24,7 @@ from app.web.validation import field_errors
 router = APIRouter(include_in_schema=False)
 _LEAST_BYTES = 2**20
 _FIELDS = ("peak", "counter", "step", "oom", "token")
-_FIELD_OF = {"peak_bytes": "peak", "counter": "counter", "step_s": "step", "token": "token"}
+_FIELD_OF = {"peak_bytes": "peak", "step_s": "step"} | {same: same for same in ("counter", "token")}
 
 
 @router.post("/plans/{plan_id}/measure")
