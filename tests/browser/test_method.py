@@ -60,7 +60,7 @@ def test_a_life_is_stepped_by_keyboard(open_page: OpenPage, script: bool) -> Non
         page.keyboard.press("ArrowRight")
         expect(panels).to_have_count(1)
         expect(panels).to_contain_text(words)
-    page.get_by_role("group").get_by_text("9 optimizer step").click()
+    page.locator("fieldset").get_by_text("9 optimizer step").click()
     expect(panels).to_contain_text("Optimizer step")
 
 
