@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from app.audit.finding import SEVERITIES, Effect, Finding, Hit, NotChecked, Severity
@@ -99,8 +99,12 @@ def audit(subject: Subject) -> Report:
             not_checked.append(NotChecked(id=entry.id, needs=", ".join(missing)))
             continue
         findings.extend(_finding(entry, hit) for hit in entry.check(subject))
-    findings.sort(key=lambda found: (SEVERITIES.index(found.severity), found.id, found.path))
-    return Report(findings=tuple(findings), not_checked=tuple(not_checked))
+    return Report(findings=worst_first(findings), not_checked=tuple(not_checked))
+
+
+def worst_first(findings: Iterable[Finding]) -> tuple[Finding, ...]:
+    """Findings in the order they are shown in: by severity, then rule, then place."""
+    return tuple(sorted(findings, key=lambda found: (SEVERITIES.index(found.severity), found.id, found.path)))
 
 
 def _finding(entry: Rule, hit: Hit) -> Finding:

@@ -11,8 +11,8 @@ import yaml
 
 from app import ENGINE_VERSION
 from app.audit.corrected import corrected, minimal
-from app.audit.finding import SEVERITIES, Finding
-from app.audit.registry import Report
+from app.audit.finding import Finding
+from app.audit.registry import Report, worst_first
 from app.audit.rules import audit
 from app.audit.subject import Subject
 from app.ingest.hub import Hub
@@ -108,8 +108,7 @@ def _report(subject: Subject) -> Report:
         replace(f, path=f"deepspeed.{f.path}".rstrip("."), changes=tuple(replace(c, path=("deepspeed", *c.path)) for c in f.changes))
         for f in more.findings
     )
-    both = sorted((*report.findings, *moved), key=lambda f: (SEVERITIES.index(f.severity), f.id, f.path))
-    return Report(findings=tuple(both), not_checked=report.not_checked + more.not_checked)
+    return Report(findings=worst_first((*report.findings, *moved)), not_checked=report.not_checked + more.not_checked)
 
 
 def summary_of(report: Report) -> str:

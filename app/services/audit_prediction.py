@@ -14,7 +14,7 @@ from app.services.audit_request import AuditRequest
 from app.services.audit_running import Running, running
 from app.services.effort import EFFORT
 from app.services.request import ConstraintsIn, PlanRequest, TrainingIn
-from app.services.resolve import resolve
+from app.services.resolve import local_model, resolve
 
 _NEEDED = ("model", "training", "cluster")
 
@@ -42,7 +42,7 @@ def predict(request: AuditRequest, subject: Subject, hub: Hub | None = None) -> 
     """Memory and time of the file, ignored keys ignored and defaults filled in, and what our plan gains over it.
 
     Raises:
-        UnavailableError: too many large searches are running.
+        UnavailableError: the hub does not answer, or too many large searches are running.
     """
     if missing := [part for part in _NEEDED if getattr(request, part) is None]:
         return Prediction(why_not=f"Memory and time are predicted with {' and '.join(missing)} as well.")
@@ -50,10 +50,12 @@ def predict(request: AuditRequest, subject: Subject, hub: Hub | None = None) -> 
     if found.why_not:
         return Prediction(why_not=found.why_not)
     try:
+        if request.model is not None:
+            request = request.model_copy(update={"model": local_model(request.model, hub)})
         with EFFORT.budget() as budget:
-            resolved = resolve(_pinned(request, found), hub)
+            resolved = resolve(_pinned(request, found))
             candidate = given_candidate(resolved.question, _sizes(found))
-            ours = make_plan(resolve(_open(request, candidate), hub).question, budget, brief=True)
+            ours = make_plan(resolve(_open(request, candidate)).question, budget, brief=True)
     except InvalidRequestError as refused:
         return Prediction(why_not=f"Memory and time are not predicted: {refused.detail}.", assumed=found.assumed)
     return Prediction(

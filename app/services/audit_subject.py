@@ -34,13 +34,10 @@ class Looked:
 
     Attributes:
         subject: what the rules read.
-        architecture: the model; None where none was given.
-        read: the file.
         inferred: what was told from the file itself, in words.
     """
 
     subject: Subject
-    read: ReadConfig
     inferred: tuple[str, ...]
 
 
@@ -63,7 +60,7 @@ def look_up(request: AuditRequest, hub: Hub | None = None) -> Looked:
         model=_model(request, hub), training=training_facts(request.training) if request.training else None,
         cluster=_cluster(request), degrees=_degrees(request),
     )  # fmt: skip
-    return Looked(subject=subject, read=read, inferred=inferred)
+    return Looked(subject=subject, inferred=inferred)
 
 
 _KINDS = {

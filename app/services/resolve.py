@@ -113,6 +113,15 @@ def resolve_model(given: ModelIn, hub: Hub | None = None) -> ResolvedModel:
     )
 
 
+def local_model(given: ModelIn, hub: Hub | None) -> ModelIn:
+    """The model as its config.json where it is named on a hub, so that a hub is asked once, and not while others wait for a turn.
+
+    Raises:
+        InvalidRequestError, UnavailableError: it cannot be fetched.
+    """
+    return given if given.hf_id is None else ModelIn(hf_config=resolve_model(given, hub).hf_config)
+
+
 @cache
 def _preset_architecture(key: str) -> Architecture:
     """The architecture of a preset, read once; as many are kept as the catalogue has."""

@@ -20,8 +20,8 @@ from app.domain.search.scan import search
 from app.domain.search.stretch import largest
 from app.ingest.hub import Hub
 from app.services.effort import EFFORT
-from app.services.request import MAX_TOKENS, ModelIn, PlanRequest
-from app.services.resolve import Resolved, resolve, resolve_model
+from app.services.request import MAX_TOKENS, PlanRequest
+from app.services.resolve import Resolved, local_model, resolve
 
 Variable = Literal["sequence", "micro-batch", "gpus"]
 VARIABLES: tuple[Variable, ...] = ("sequence", "micro-batch", "gpus")
@@ -96,9 +96,7 @@ def curve(request: PlanRequest, settings: Mapping[str, Any], variable: Variable,
     Raises:
         InvalidRequestError: the request cannot be answered, or not with these settings.
     """
-    if request.model.hf_id is not None:  # fetched once, and not while others wait
-        config = resolve_model(request.model, hub).hf_config
-        request = request.model_copy(update={"model": ModelIn(hf_config=config)})
+    request = request.model_copy(update={"model": local_model(request.model, hub)})
     with EFFORT.budget() as budget:
         return _moved(_Moved.of(request, settings, budget), variable)
 

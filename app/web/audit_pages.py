@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Depends, Request, Response
@@ -85,23 +85,20 @@ def _answer(pairs: list[tuple[str, str]], hub: Hub | None) -> tuple[dict[str, st
             return values, [], audited(request, hub)
         read_text(document["text"], request.kind)  # whatever else is wrong, what is no file is said at once
     except ValidationError as invalid:
-        errors += at_fields(_renamed(field_errors(invalid.errors(), AuditRequest)), errors, values)
+        errors += _placed(field_errors(invalid.errors(), AuditRequest), errors, values)
     except InvalidRequestError as refused:
-        errors += at_fields(_renamed(refused.errors or (FieldError((), refused.detail),)), errors, values)
-    return values, [_own_field(error) for error in errors], None
+        errors += _placed(refused.errors or (FieldError((), refused.detail),), errors, values)
+    return values, errors, None
 
 
 _AT: dict[Loc, str] = {("text",): "existing", ("kind",): "kind", ("launcher",): "launcher", ("versions", "deepspeed"): "deepspeed"}
 
 
-def _renamed(errors: tuple[FieldError, ...]) -> list[FieldError]:
-    """Complaints at fields of the audit's own say so in front, since the plan's form does not know them."""
-    return [FieldError((), f"{_AT[e.loc]}\n{e.msg}", e.hint) if e.loc in _AT else e for e in errors]
-
-
-def _own_field(error: FormError) -> FormError:
-    name, found, msg = error.msg.partition("\n")
-    return FormError(name, msg, error.hint) if found and not error.field and name in OWN else error
+def _placed(found: Iterable[FieldError], errors: list[FormError], values: Mapping[str, str]) -> list[FormError]:
+    """Complaints at the audit's own fields and at those of a plan."""
+    listed = list(found)
+    own = [FormError(_AT[e.loc], e.msg, e.hint) for e in listed if e.loc in _AT]
+    return own + at_fields([e for e in listed if e.loc not in _AT], errors, values)
 
 
 def _page(request: Request, values: Mapping[str, str], errors: list[FormError], found: Audited | None) -> Response:

@@ -9,7 +9,7 @@ from typing import Any
 from app.domain.units import format_gib
 from app.services.audit import Audited
 from app.web import charts
-from app.web.form_view import form_view
+from app.web.form_view import by_field, form_view
 from app.web.forms import Form, FormError
 from app.web.wording import plan_label
 
@@ -40,13 +40,10 @@ def audit_form(values: Mapping[str, str], errors: Sequence[FormError]) -> dict[s
     form = Form(values=values, errors=tuple(errors))
     groups = form_view(values, form, {}, fetches=False)["groups"]
     items = {i["field"].name: i | {"field": replace(i["field"], required=False)} for group in groups.values() for i in group}
-    wrong: dict[str, list[FormError]] = {name: [] for name in OWN}
-    for error in errors:
-        wrong.setdefault(error.field, []).append(error)
     return {
         "items": [items[name] for name in FIELDS if name in items],
         "values": dict.fromkeys(OWN, "") | dict(values),
-        "wrong": wrong,
+        "wrong": {name: [] for name in OWN} | by_field(errors),
         "kinds": KINDS,
         "launchers": LAUNCHERS,
         "added": "",

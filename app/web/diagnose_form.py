@@ -12,7 +12,7 @@ from app.domain.errors import FieldError, InvalidRequestError, Loc
 from app.domain.units import parse_quantity
 from app.services.diagnose.asked import DiagnoseIn
 from app.web.fields import FormField, all_fields
-from app.web.form_view import form_view
+from app.web.form_view import by_field, form_view
 from app.web.forms import Form, FormError, at_field, read_parts
 from app.web.validation import field_errors
 
@@ -102,9 +102,7 @@ def diagnose_form_view(form: DiagnoseForm, *, fetches: bool) -> dict[str, Any]:
     """Fields by legend, with what was typed and what is wrong."""
     view = form_view(form.values, Form(values=form.values, errors=form.errors), {}, fetches=fetches)
     items = {item["field"].name: item | {"field": _optional(item["field"])} for group in view["groups"].values() for item in group}
-    wrong: dict[str, list[FormError]] = {}
-    for error in form.errors:
-        wrong.setdefault(error.field, []).append(error)
+    wrong = by_field(form.errors)
     shown = {name for names in SHOWN.values() for name in names}
     sent = [(name, text) for name, text in form.values.items() if name not in shown and name in all_fields()]
     return {

@@ -29,9 +29,7 @@ def form_view(values: Mapping[str, str], form: Form, notes: Notes, *, fetches: b
         notes: what to say beside a field.
         fetches: whether models are fetched by name.
     """
-    wrong: dict[str, list[FormError]] = {}
-    for error in form.errors:
-        wrong.setdefault(error.field, []).append(error)
+    wrong = by_field(form.errors)
     groups: dict[str, list[dict[str, Any]]] = {key: [] for key in (*GROUPS, "config")}
     shown = max(form.pools, pools_used([*values, *wrong]))
     pools: list[dict[str, Any]] = [{"number": number + 1, "fields": [], "custom": []} for number in range(1, shown)]
@@ -63,6 +61,14 @@ def form_view(values: Mapping[str, str], form: Form, notes: Notes, *, fetches: b
         "next_companion": rows + 1 if rows < MAX_COMPANIONS else 0,
         "added": added,
     }
+
+
+def by_field(errors: Iterable[FormError]) -> dict[str, list[FormError]]:
+    """Complaints by the field they stand beside."""
+    found: dict[str, list[FormError]] = {}
+    for error in errors:
+        found.setdefault(error.field, []).append(error)
+    return found
 
 
 def typed_notes(document: Mapping[str, Any] | None, values: Mapping[str, str]) -> dict[str, list[str]]:

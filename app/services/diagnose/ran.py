@@ -17,8 +17,8 @@ from app.ingest.hub import Hub
 from app.ingest.logs import LogFacts
 from app.services.companions import located
 from app.services.diagnose.asked import USUAL_SEQUENCE, PartialRequest
-from app.services.request import ClusterIn, ModelIn, PlanRequest, PoolIn
-from app.services.resolve import Resolved, resolve, resolve_model
+from app.services.request import ClusterIn, PlanRequest, PoolIn
+from app.services.resolve import Resolved, local_model, resolve
 
 _AXES = ("tensor_parallel", "pipeline_parallel", "sequence_parallel", "expert_parallel")
 _ALONE = ClusterIn(pools=[PoolIn(gpu="h100-sxm-80gb", gpus_per_node=1)])
@@ -70,13 +70,9 @@ def local(asked: PartialRequest, hub: Hub | None) -> PartialRequest:
         companions = []
         for number, companion in enumerate(asked.companions):
             with located("companions", number):
-                companions.append(companion.model_copy(update={"model": _local_model(companion.model, hub)}))
-        model = asked.model and _local_model(asked.model, hub)
+                companions.append(companion.model_copy(update={"model": local_model(companion.model, hub)}))
+        model = asked.model and local_model(asked.model, hub)
     return asked.model_copy(update={"model": model, "companions": companions})
-
-
-def _local_model(given: ModelIn, hub: Hub | None) -> ModelIn:
-    return given if given.hf_id is None else ModelIn(hf_config=resolve_model(given, hub).hf_config)
 
 
 def run_of(asked: PartialRequest, facts: LogFacts, judge: Judge, batch: int | None = None) -> Ran:
